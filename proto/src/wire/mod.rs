@@ -1,0 +1,1 @@
+//! What is on the wire: RoCEv2 UD headers with their ICRC, and qcast's own frames.

@@ -1,0 +1,2 @@
+//! qcast: reliable publish/subscribe over RDMA unreliable datagrams.
+#![deny(unsafe_code)]

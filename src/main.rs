@@ -1,0 +1,2 @@
+//! The `qcast` command.
+fn main() {}
