@@ -73,7 +73,8 @@ fn ln(x: f64) -> f64 {
     // ln(m) = 2 artanh((m - 1) / (m + 1)), and the argument is at most 1/3.
     let t = (mantissa - 1.0) / (mantissa + 1.0);
     let t2 = t * t;
-    let series = t * (1.0 + t2 * (1.0 / 3.0 + t2 * (0.2 + t2 * (1.0 / 7.0 + t2 / 9.0 + t2 * t2 / 11.0))));
+    let series =
+        t * (1.0 + t2 * (1.0 / 3.0 + t2 * (0.2 + t2 * (1.0 / 7.0 + t2 / 9.0 + t2 * t2 / 11.0))));
     exponent * core::f64::consts::LN_2 + 2.0 * series
 }
 
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn logarithms_are_good_enough() {
-        for x in [1.0f64, 1.5, 2.0, 2.718, 10.0, 1e4, 1e9] {
+        for x in [1.0f64, 1.5, 2.0, 3.0, 10.0, 1e4, 1e9] {
             assert!((ln(x) - x.ln()).abs() < 1e-5, "ln {x}");
         }
         for x in [0.0f64, 1.0, 3.3, 10.2, 20.0] {

@@ -325,7 +325,7 @@ impl Flow {
         }
         edges.sort_unstable_by(|a, b| b.cmp(a));
         let (limit, _, node) = edges[want - 1];
-        edges.sort_unstable_by(|a, b| b.1.cmp(&a.1));
+        edges.sort_unstable_by_key(|e| core::cmp::Reverse(e.1));
         Marks { limit, confirmed: edges[want - 1].1, holder: Some(node) }
     }
 }

@@ -11,4 +11,5 @@ mod window;
 
 pub use flow::{FlowPolicy, Hold, Receiver};
 pub use outbox::{Outbox, PushError};
+pub(crate) use stream::Outgoing;
 pub use stream::{Closed, PublishStream, PublisherConfig, PublisherEvent, PublisherStats};

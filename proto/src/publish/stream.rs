@@ -141,7 +141,7 @@ pub struct PublisherStats {
 #[derive(Debug)]
 pub(crate) enum Outgoing<T> {
     /// A frame of the window, to the group or to one subscriber.
-    Frame(Sequence, Option<PeerAddr>, T),
+    Frame { sequence: Sequence, to: Option<PeerAddr>, frame: T, again: bool },
     /// A heartbeat to the group.
     Heartbeat(Heartbeat),
     /// A description, to the group or to one subscriber.
@@ -261,6 +261,11 @@ impl<T> PublishStream<T> {
         }
     }
 
+    /// This node is reached elsewhere now.
+    pub(crate) fn readdress(&mut self, now: Instant) {
+        self.announce = Some(now);
+    }
+
     /// One's own frame came back through the group: the join works.
     pub(crate) fn handle_echo(&mut self) {
         if !self.ready {
@@ -372,10 +377,20 @@ impl<T> PublishStream<T> {
         self.check_closed(now);
     }
 
-    /// What to send next. Ask again until it is `None`, after every input and timeout.
-    pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<T>> {
+    /// What to send next. Ask again until it is `None`, after every input and timeout. Without a control
+    /// frame (`can_control`) only frames of the window can be sent; without room for own messages
+    /// (`may_send_new`) only those that were sent before.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        can_control: bool,
+        may_send_new: bool,
+    ) -> Option<Outgoing<T>> {
         if self.is_closed() {
             return None;
+        }
+        if !can_control {
+            return self.poll_frame(now, may_send_new);
         }
         if let Some(reply) = self.replies.pop_front() {
             return Some(reply);
@@ -384,7 +399,7 @@ impl<T> PublishStream<T> {
             self.announce = (!self.ready).then(|| now + ANNOUNCE_INTERVAL);
             return Some(Outgoing::Announce(None, self.beat(now), true));
         }
-        if let Some(frame) = self.poll_frame(now) {
+        if let Some(frame) = self.poll_frame(now, may_send_new) {
             return Some(frame);
         }
         if self.heartbeat_due() <= now {
@@ -394,14 +409,20 @@ impl<T> PublishStream<T> {
     }
 
     /// A frame: repairs and new ones in turn, in runs.
-    fn poll_frame(&mut self, now: Instant) -> Option<Outgoing<T>> {
+    fn poll_frame(&mut self, now: Instant, may_send_new: bool) -> Option<Outgoing<T>> {
         if self.run >= RUN {
             self.run = 0;
             self.in_repairs = !self.in_repairs;
         }
         self.run += 1;
         for _ in 0..2 {
-            let next = if self.in_repairs { self.poll_repair(now) } else { self.poll_new(now) };
+            let next = if self.in_repairs {
+                self.poll_repair(now)
+            } else if may_send_new {
+                self.poll_new(now)
+            } else {
+                None
+            };
             if next.is_some() {
                 return next;
             }
@@ -418,7 +439,7 @@ impl<T> PublishStream<T> {
         let (sequence, to, frame) = self.repairs.take(now, &mut self.window)?;
         self.stats.repairs += 1;
         self.stats.multicast_repairs += u64::from(to.is_none());
-        Some(Outgoing::Frame(sequence, to, frame))
+        Some(Outgoing::Frame { sequence, to, frame, again: true })
     }
 
     fn poll_new(&mut self, now: Instant) -> Option<Outgoing<T>> {
@@ -430,7 +451,7 @@ impl<T> PublishStream<T> {
         self.heartbeat.interval = self.config.heartbeat_min;
         self.heartbeat.due =
             (now + self.config.heartbeat_min).min(self.heartbeat.last + BUSY_HEARTBEAT);
-        Some(Outgoing::Frame(sequence, None, frame))
+        Some(Outgoing::Frame { sequence, to: None, frame, again: false })
     }
 
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
@@ -491,11 +512,6 @@ impl<T> PublishStream<T> {
         self.window.queued() == 0
     }
 
-    /// Whether the stream has ended and the device holds none of its frames.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.is_closed() && self.window.all_idle()
-    }
-
     fn is_closed(&self) -> bool {
         self.closing.is_some_and(|c| c.done)
     }
@@ -547,7 +563,7 @@ impl<T> PublishStream<T> {
             oldest: self.window.base().0,
             stamp: micros(now),
             rtt_us: u32::try_from(self.rtt.get().as_micros()).unwrap_or(u32::MAX),
-            receivers: u32::try_from(self.flow.count()).unwrap_or(u32::MAX),
+            receivers: u32::try_from(self.flow.reliable()).unwrap_or(u32::MAX),
             wanted,
             end: self.closing.is_some() && self.window.queued() == 0,
         }

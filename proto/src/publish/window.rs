@@ -130,11 +130,6 @@ impl<T> Window<T> {
         }
     }
 
-    /// Whether every sent frame is back from the device.
-    pub(crate) fn all_idle(&self) -> bool {
-        self.slots.iter().take(self.sent).all(|s| s.frame.is_some())
-    }
-
     fn slot(&self, sequence: Sequence) -> Option<&Slot<T>> {
         if sequence < self.base || sequence >= self.head() {
             return None;

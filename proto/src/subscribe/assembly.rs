@@ -111,11 +111,6 @@ impl AnyOrder {
     pub(crate) fn lose(&mut self, lost: Sequence) {
         self.partial.retain(|first, p| lost < *first || p.last.is_some_and(|last| last < lost));
     }
-
-    /// Drops everything.
-    pub(crate) fn clear(&mut self) {
-        self.partial.clear();
-    }
 }
 
 #[cfg(test)]

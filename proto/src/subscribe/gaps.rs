@@ -104,8 +104,11 @@ impl Gaps {
 
     /// Takes one frame out that was asked for often enough.
     pub(crate) fn give_up(&mut self, now: Instant) -> Option<Sequence> {
-        let sequence =
-            *self.missing.iter().find(|(_, l)| l.asks >= MAX_ASKS && l.due <= now).map(|(s, _)| s)?;
+        let sequence = *self
+            .missing
+            .iter()
+            .find(|(_, l)| l.asks >= MAX_ASKS && l.due <= now)
+            .map(|(s, _)| s)?;
         self.missing.remove(&sequence);
         Some(sequence)
     }
@@ -171,7 +174,9 @@ mod tests {
         GroupTiming { rtt: Duration::from_micros(100), receivers: 1, local: false };
 
     fn asked(nak: Option<Nak>) -> Vec<u64> {
-        nak.iter().flat_map(|n| n.ranges().flat_map(|(s, c)| s..s + u64::from(c)).collect::<Vec<_>>()).collect()
+        nak.iter()
+            .flat_map(|n| n.ranges().flat_map(|(s, c)| s..s + u64::from(c)).collect::<Vec<_>>())
+            .collect()
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! what is missing, puts messages back together and hands frames to every subscription that is
 //! attached to it, each in its own [`Reliability`].
 
-mod assembly;
+pub(crate) mod assembly;
 mod gaps;
 mod pattern;
 pub(crate) mod stream;

@@ -6,7 +6,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
-use bincode::config::{Configuration, LittleEndian, Limit, Varint};
+use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use bincode::{Decode, Encode};
 
 use super::frame::{FRAME_HEADER, FrameError, MIN_MTU};
@@ -207,9 +207,18 @@ mod tests {
             incarnation: u64::MAX,
             name: "n".repeat(name),
             topic: "t".repeat(name),
-            address: PeerAddr { gid: Gid::from_bytes([0xff; 16]), qpn: Qpn::new(1), udp_port: 9 }.into(),
+            address: PeerAddr { gid: Gid::from_bytes([0xff; 16]), qpn: Qpn::new(1), udp_port: 9 }
+                .into(),
             age_ms: u64::MAX,
-            heartbeat: Heartbeat { next: u64::MAX, oldest: u64::MAX, stamp: u32::MAX, rtt_us: u32::MAX, receivers: u32::MAX, wanted: true, end: true },
+            heartbeat: Heartbeat {
+                next: u64::MAX,
+                oldest: u64::MAX,
+                stamp: u32::MAX,
+                rtt_us: u32::MAX,
+                receivers: u32::MAX,
+                wanted: true,
+                end: true,
+            },
             first: true,
         }
     }
@@ -248,7 +257,8 @@ mod tests {
 
     #[test]
     fn hostile_ranges_end_at_the_number_space() {
-        let nak = Nak { base: u64::MAX - 1, runs: vec![(0, u32::MAX), (u32::MAX, 5)], local: false };
+        let nak =
+            Nak { base: u64::MAX - 1, runs: vec![(0, u32::MAX), (u32::MAX, 5)], local: false };
         assert_eq!(nak.ranges().count(), 0);
     }
 

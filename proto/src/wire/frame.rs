@@ -273,6 +273,24 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
+/// The sequence of a frame that has been checked, or written, before.
+///
+/// # Panics
+/// The frame is shorter than its header.
+pub fn sequence_of_checked(frame: &[u8]) -> Sequence {
+    let header = frame.first_chunk().expect("a checked frame has a whole header");
+    Sequence(be64(header, 24))
+}
+
+/// The piece of a fragment frame that has been checked before; `None` for every other frame.
+pub fn fragment_of_checked(frame: &[u8]) -> Option<(FragmentHeader, &[u8])> {
+    if frame.get(3).copied() != Some(FrameKind::Fragment as u8) {
+        return None;
+    }
+    let body = &frame[FRAME_HEADER..];
+    Some((FragmentHeader::new_checked(body).ok()?, &body[FRAGMENT_HEADER..]))
+}
+
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
