@@ -161,11 +161,16 @@ proptest! {
     }
 
     #[test]
-    fn no_ip_packet_makes_a_panic(version in prop_oneof![0x40u8..=0x4f, 0x60u8..=0x6f], rest in vec(any::<u8>(), 0..100)) {
+    fn no_ip_packet_makes_a_panic(
+        version in prop_oneof![0x40u8..=0x4f, 0x60u8..=0x6f], rest in vec(any::<u8>(), 0..100),
+    ) {
         let bytes = [&[version][..], &rest].concat();
         if let Ok(ip) = Ip::new_checked(&bytes) {
             prop_assert!(ip.payload().len() < bytes.len());
-            let claimed = match &ip { Ip::V4(ip) => ip.payload_len(), Ip::V6(ip) => ip.payload_len() };
+            let claimed = match &ip {
+                Ip::V4(ip) => ip.payload_len(),
+                Ip::V6(ip) => ip.payload_len(),
+            };
             prop_assert!(ip.payload().len() <= claimed);
             let _ = Udp::new_checked(ip.payload());
         }

@@ -1,7 +1,8 @@
 //! Real Soft-RoCE traffic: every field and every ICRC of the capture, and every bit of it flipped.
 //!
-//! The capture is of two runs of `mckey` to 239.1.1.1 between two Soft-RoCE devices: three datagrams
-//! of 101 bytes, two of 4000, all with immediate data, among the IGMP reports of the joins.
+//! The capture is of two runs of `mckey` to 239.1.1.1 between two Soft-RoCE devices: three
+//! datagrams of 101 bytes, two of 4000, all with immediate data, among the IGMP reports of the
+//! joins.
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::net::Ipv4Addr;
@@ -119,9 +120,9 @@ fn sealing_gives_soft_roces_bytes() {
     }
 }
 
-/// Every bit of every captured datagram, both with the identification known and without. Byte 4 of the
-/// BTH is the exception that RoCEv2 makes: switches may change it, so the ICRC does not cover it, and
-/// nothing that is delivered depends on it.
+/// Every bit of every captured datagram, both with the identification known and without. Byte 4 of
+/// the BTH is the exception that RoCEv2 makes: switches may change it, so the ICRC does not cover
+/// it, and nothing that is delivered depends on it.
 #[test]
 fn every_flipped_bit_is_caught() {
     for Captured { ip_id, flow, mut datagram, .. } in captured().0 {

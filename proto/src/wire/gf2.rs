@@ -1,7 +1,7 @@
 //! Polynomials over two elements, modulo the generator of CRC-32.
 //!
-//! A residue is a `u32` in the CRC's own bit order: bit 31 is the coefficient of x^0 and bit 0 that of
-//! x^31, so that multiplying by x is a shift to the right. Feeding a zero byte to a CRC register
+//! A residue is a `u32` in the CRC's own bit order: bit 31 is the coefficient of x^0 and bit 0 that
+//! of x^31, so that multiplying by x is a shift to the right. Feeding a zero byte to a CRC register
 //! multiplies it by x^8, and dividing by a power of x takes zero bytes back out.
 
 /// The generator without its x^32.
@@ -22,8 +22,9 @@ pub(super) const fn over_x(a: u32) -> u32 {
 
 /// `a` · `b`.
 ///
-/// The product is formed with integer multiplications on every fourth bit: at most eight terms meet in
-/// one place, so carries stay within the three empty bits above it. Some ten nanoseconds, no branches.
+/// The product is formed with integer multiplications on every fourth bit: at most eight terms meet
+/// in one place, so carries stay within the three empty bits above it. Some ten nanoseconds, no
+/// branches.
 #[inline]
 pub(super) fn mul(a: u32, b: u32) -> u32 {
     const EVERY_4TH: u64 = 0x1111_1111_1111_1111;
@@ -38,8 +39,8 @@ pub(super) fn mul(a: u32, b: u32) -> u32 {
         }
         product |= sum & (EVERY_4TH << place);
     }
-    // Bit 62 - d holds the coefficient of x^d. Moved up by one, the upper half holds x^0 to x^31, and
-    // the lower half, read as a residue of its own, is still to be multiplied by x^32.
+    // Bit 62 - d holds the coefficient of x^d. Moved up by one, the upper half holds x^0 to x^31,
+    // and the lower half, read as a residue of its own, is still to be multiplied by x^32.
     let product = product << 1;
     (product >> 32) as u32 ^ times_x32(product as u32)
 }
@@ -100,7 +101,8 @@ const fn negative_power(exponent: u32) -> u32 {
     power
 }
 
-/// `a` · `b`, one bit at a time: what [`mul`] does, for tables made by the compiler and for its test.
+/// `a` · `b`, one bit at a time: what [`mul`] does, for tables made by the compiler and for its
+/// test.
 const fn school_mul(mut a: u32, b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;

@@ -6,36 +6,38 @@
 //! [eight bytes of 0xff][IP header][UDP header][BTH][the rest of the datagram up to the ICRC]
 //! ```
 //!
-//! where every field that a router may change reads as all ones: the IPv4 type of service, time to live
-//! and header checksum; the IPv6 traffic class, flow label and hop limit; the UDP checksum; and byte 4
-//! of the BTH (FECN, BECN and six reserved bits). A flip there changes nothing that a receiver acts on,
-//! and is not seen. Lengths, addresses, ports and the IPv4 identification are covered.
+//! where every field that a router may change reads as all ones: the IPv4 type of service, time to
+//! live and header checksum; the IPv6 traffic class, flow label and hop limit; the UDP checksum;
+//! and byte 4 of the BTH (FECN, BECN and six reserved bits). A flip there changes nothing that a
+//! receiver acts on, and is not seen. Lengths, addresses, ports and the IPv4 identification are
+//! covered.
 //!
 //! # The identification that nobody tells
 //!
-//! Over IPv4 the 16-bit identification is covered too, and a receiving UDP socket is not told it. qcast's
-//! own datagrams carry 0, or count up from 0 in a batch that the kernel segments; Soft-RoCE draws the
-//! first one at random. A CRC is linear: a different identification changes it by the exclusive or of
-//! what each changed bit contributes, and those contributions depend on the datagram's length alone. So
-//! the sixteen of them span 65,536 of the 2^32 differences, and a datagram is accepted if the
-//! difference between its ICRC and the one computed for identification 0 is among them. That is a
-//! membership test, not a search: dividing the difference by a power of x takes the bytes after the
-//! identification back out of the CRC, and what is left must be a polynomial of degree below 16. Those
-//! sixteen bits *are* the identification ([`IcrcCheck::OkWithId`]).
+//! Over IPv4 the 16-bit identification is covered too, and a receiving UDP socket is not told it.
+//! qcast's own datagrams carry 0, or count up from 0 in a batch that the kernel segments; Soft-RoCE
+//! draws the first one at random. A CRC is linear: a different identification changes it by the
+//! exclusive or of what each changed bit contributes, and those contributions depend on the
+//! datagram's length alone. So the sixteen of them span 65,536 of the 2^32 differences, and a
+//! datagram is accepted if the difference between its ICRC and the one computed for identification
+//! 0 is among them. That is a membership test, not a search: dividing the difference by a power of
+//! x takes the bytes after the identification back out of the CRC, and what is left must be a
+//! polynomial of degree below 16. Those sixteen bits *are* the identification
+//! ([`IcrcCheck::OkWithId`]).
 //!
 //! # What it catches, and the odds
 //!
-//! * With the identification known (a capture, or IPv6, which has none): every error of up to 32 bits in a
-//!   row, and all but one in 2^32 of random corruptions.
+//! * With the identification known (a capture, or IPv6, which has none): every error of up to 32
+//!   bits in a row, and all but one in 2^32 of random corruptions.
 //! * With the identification unknown: all but one in 2^16 of random corruptions, and **every single
 //!   flipped bit** that the ICRC covers, itself included, in any datagram of up to
-//!   [`SINGLE_FLIPS_CAUGHT_UP_TO`] bytes. A flip k bits after the identification escapes if x^-k modulo the
-//!   generator has a degree below 16. That does not depend on the datagram's length, so the places
-//!   where it happens can be counted for all lengths at once: there are five in the longest datagram that UDP can carry, bit 6
-//!   of byte 26,744, bit 2 of byte 28,451, bits 6 and 7 of byte 36,245 and bit 0 of byte 37,980 (from the
-//!   BTH's first byte; bit 0 is the lowest). RoCE's longest datagram has
-//!   [`MAX_DATAGRAM_LEN`](super::roce::MAX_DATAGRAM_LEN) bytes, so in what
-//!   [`RoceDatagram`](super::roce::RoceDatagram) accepts there is none.
+//!   [`SINGLE_FLIPS_CAUGHT_UP_TO`] bytes. A flip k bits after the identification escapes if x^-k
+//!   modulo the generator has a degree below 16. That does not depend on the datagram's length, so
+//!   the places where it happens can be counted for all lengths at once: there are five in the
+//!   longest datagram that UDP can carry, bit 6 of byte 26,744, bit 2 of byte 28,451, bits 6 and 7
+//!   of byte 36,245 and bit 0 of byte 37,980 (from the BTH's first byte; bit 0 is the lowest).
+//!   RoCE's longest datagram has [`MAX_DATAGRAM_LEN`](super::roce::MAX_DATAGRAM_LEN) bytes, so in
+//!   what [`RoceDatagram`](super::roce::RoceDatagram) accepts there is none.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -79,8 +81,8 @@ pub enum Icrc {
 }
 
 impl Icrc {
-    /// The flow from `src` to `dst`; `None` if one is IPv4 and the other is not. An IPv4 address mapped
-    /// into IPv6 is taken as what it is on the wire, IPv4.
+    /// The flow from `src` to `dst`; `None` if one is IPv4 and the other is not. An IPv4 address
+    /// mapped into IPv6 is taken as what it is on the wire, IPv4.
     #[must_use]
     pub fn new(src: SocketAddr, dst: SocketAddr) -> Option<Self> {
         match (src.ip().to_canonical(), dst.ip().to_canonical()) {
@@ -94,8 +96,9 @@ impl Icrc {
         }
     }
 
-    /// The four bytes that `datagram` ends with if it went with IPv4 identification `ip_id`. Its own last
-    /// four bytes are not looked at. One shorter than a BTH and an ICRC has none: it gets zeros.
+    /// The four bytes that `datagram` ends with if it went with IPv4 identification `ip_id`. Its
+    /// own last four bytes are not looked at. One shorter than a BTH and an ICRC has none: it gets
+    /// zeros.
     ///
     /// `ip_id` means nothing over IPv6.
     #[must_use]
@@ -126,8 +129,8 @@ impl Icrc {
         }
     }
 
-    /// Checks the ICRC of a datagram whose IPv4 identification is known, as in a capture. Over IPv6 this
-    /// is [`Self::verify`].
+    /// Checks the ICRC of a datagram whose IPv4 identification is known, as in a capture. Over IPv6
+    /// this is [`Self::verify`].
     pub fn verify_with_id(&self, ip_id: u16, datagram: &[u8]) -> IcrcCheck {
         match split(datagram) {
             Some((_, _, icrc)) if self.of_datagram(ip_id, datagram) == *icrc => IcrcCheck::Ok,
@@ -153,7 +156,8 @@ impl Icrc {
 /// The ICRC of one flow over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcrcV4 {
-    /// Eight bytes of ones, the IP and UDP headers, and room for the BTH; lengths and identification 0.
+    /// Eight bytes of ones, the IP and UDP headers, and room for the BTH; lengths and
+    /// identification 0.
     front: [u8; 48],
 }
 
@@ -286,7 +290,8 @@ impl IcrcV6 {
     }
 }
 
-/// The identification that changes the ICRC of a datagram of this length by `difference`, if one does.
+/// The identification that changes the ICRC of a datagram of this length by `difference`, if one
+/// does.
 #[inline]
 fn id_behind(difference: u32, datagram_len: usize) -> Option<u16> {
     let words = datagram_len / 4;
@@ -295,8 +300,8 @@ fn id_behind(difference: u32, datagram_len: usize) -> Option<u16> {
     }
     let leap = *LEAPS.get(words / STEPS.len())?;
     let id = gf2::mul(gf2::mul(difference, STEPS[words % STEPS.len()]), leap);
-    // Degrees 0 to 15 are the upper half, and the first bit that went into the CRC, the lowest of the
-    // first byte, has degree 15.
+    // Degrees 0 to 15 are the upper half, and the first bit that went into the CRC, the lowest of
+    // the first byte, has degree 15.
     let [degree_24, degree_16, first, second] = id.to_le_bytes();
     ((degree_24 | degree_16) == 0).then_some(u16::from_be_bytes([first, second]))
 }
@@ -304,9 +309,10 @@ fn id_behind(difference: u32, datagram_len: usize) -> Option<u16> {
 /// Takes `i` words of the datagram out of the CRC.
 static STEPS: [u32; 64] = gf2::negative_powers(0, 32);
 
-/// Takes 64 · `i` words of the datagram out of the CRC, and what is there whatever its length is: the 14
-/// bytes of IP header after the identification, the 8 bytes of UDP header, less the 4 bytes of ICRC, and
-/// the 32 places that a CRC puts its input up by. 256 of them are enough for any UDP datagram.
+/// Takes 64 · `i` words of the datagram out of the CRC, and what is there whatever its length is:
+/// the 14 bytes of IP header after the identification, the 8 bytes of UDP header, less the 4 bytes
+/// of ICRC, and the 32 places that a CRC puts its input up by. 256 of them are enough for any UDP
+/// datagram.
 static LEAPS: [u32; 256] = gf2::negative_powers(8 * (14 + 8 - 4) + 32, 64 * 32);
 
 /// The byte of the BTH that switches may change.
@@ -337,7 +343,8 @@ fn update(crc: &mut Hasher, deth: &[u8], payload: &[u8], pad: &[u8]) {
     crc.update(pad);
 }
 
-/// A 16-bit length field. What does not fit cannot be a UDP datagram either; its upper bits are cut.
+/// A 16-bit length field. What does not fit cannot be a UDP datagram either; its upper bits are
+/// cut.
 #[inline]
 fn length_field(len: usize) -> [u8; 2] {
     (len as u16).to_be_bytes()
@@ -439,8 +446,8 @@ mod tests {
         }
     }
 
-    /// The same test against a plain search that shares nothing with it, on every possible difference of a
-    /// kind: those of one id, those next to it, and random ones.
+    /// The same test against a plain search that shares nothing with it, on every possible
+    /// difference of a kind: those of one id, those next to it, and random ones.
     #[test]
     fn what_no_identification_explains_is_refused() {
         let mut rng = fastrand::Rng::with_seed(12);
@@ -495,8 +502,8 @@ mod tests {
         const { assert!(MAX_DATAGRAM_LEN < SINGLE_FLIPS_CAUGHT_UP_TO) };
     }
 
-    /// The count above is about powers of x; this is about bytes. In datagrams long enough, exactly those
-    /// flips get through, and the ones next to them do not.
+    /// The count above is about powers of x; this is about bytes. In datagrams long enough, exactly
+    /// those flips get through, and the ones next to them do not.
     #[test]
     fn the_places_that_escape_are_these_bytes_and_bits() {
         let mut rng = fastrand::Rng::with_seed(14);
@@ -525,7 +532,8 @@ mod tests {
         }
     }
 
-    /// With the count above, this is the proof for all lengths: the divisor of each is the right one.
+    /// With the count above, this is the proof for all lengths: the divisor of each is the right
+    /// one.
     #[test]
     fn every_length_divides_by_its_own_power_of_x() {
         let mut power = gf2::ONE;
@@ -540,8 +548,8 @@ mod tests {
         }
     }
 
-    /// And this is the proof by trial, on every bit of frames of many lengths. One CRC would be the same
-    /// for all: a flip changes the ICRC by a power of x, whatever the bytes are.
+    /// And this is the proof by trial, on every bit of frames of many lengths. One CRC would be the
+    /// same for all: a flip changes the ICRC by a power of x, whatever the bytes are.
     #[test]
     fn every_single_flip_is_caught() {
         let short = (0..=64).step_by(4);

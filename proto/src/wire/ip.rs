@@ -1,8 +1,9 @@
-//! The headers below RoCEv2, as far as its ICRC and a capture need them: Ethernet II with VLAN tags,
-//! IPv4, IPv6 and UDP.
+//! The headers below RoCEv2, as far as its ICRC and a capture need them: Ethernet II with VLAN
+//! tags, IPv4, IPv6 and UDP.
 //!
-//! Captures are often cut short, so a packet may hold less than its length field says. `new_checked`
-//! wants whole headers; `payload` gives what is there, and `payload_len` what there was on the wire.
+//! Captures are often cut short, so a packet may hold less than its length field says.
+//! `new_checked` wants whole headers; `payload` gives what is there, and `payload_len` what there
+//! was on the wire.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,8 @@
 //! RoCEv2 UD datagrams, as they are in the payload of a UDP datagram.
 //!
-//! Received bytes go through [`RoceDatagram::new_checked`] once; what it accepts can be read without
-//! further checks. Its ICRC is checked apart, by [`verify`], since that needs the addresses.
+//! Received bytes go through [`RoceDatagram::new_checked`] once; what it accepts can be read
+//! without further checks. Its ICRC is checked apart, by [`verify`], since that needs the
+//! addresses.
 //!
 //! Sending is one call of [`seal`] on a buffer that already holds the payload: nothing is copied or
 //! allocated, and the payload is read once, by the CRC.
@@ -41,8 +42,8 @@ impl<'a> RoceDatagram<'a> {
     /// Checks the form of what a UDP datagram carried.
     ///
     /// # Errors
-    /// [`RoceError`] says what is wrong with it. It is not for a UD queue pair of ours, or it was cut or
-    /// changed on its way; either way it is to be dropped and counted.
+    /// [`RoceError`] says what is wrong with it. It is not for a UD queue pair of ours, or it was
+    /// cut or changed on its way; either way it is to be dropped and counted.
     #[inline]
     pub fn new_checked(datagram: &'a [u8]) -> Result<Self, RoceError> {
         let len = datagram.len();
@@ -198,13 +199,14 @@ pub enum RoceError {
     Opcode(Opcode),
 }
 
-/// What the sender of a UD datagram chooses. The rest of the headers follows from it and the payload.
+/// What the sender of a UD datagram chooses. The rest of the headers follows from it and the
+/// payload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UdHeader {
     /// Whether the receiver's completion is to raise a solicited event.
     pub solicited: bool,
-    /// Whether the first four bytes of the payload are immediate data in network order, and so reach
-    /// the receiver in its completion and not in its buffer.
+    /// Whether the first four bytes of the payload are immediate data in network order, and so
+    /// reach the receiver in its completion and not in its buffer.
     pub immediate: bool,
     /// The partition key.
     pub pkey: PKey,
@@ -244,8 +246,8 @@ pub const fn datagram_len(payload_len: usize) -> usize {
     HEADERS_LEN + payload_len + pad_len(payload_len) + ICRC_LEN
 }
 
-/// Writes BTH and DETH over all twenty bytes, for a payload that is followed by `pad` bytes of padding
-/// ([`pad_len`]).
+/// Writes BTH and DETH over all twenty bytes, for a payload that is followed by `pad` bytes of
+/// padding ([`pad_len`]).
 #[inline]
 pub fn emit_headers(header: &UdHeader, pad: usize, out: &mut [u8; HEADERS_LEN]) {
     let [bth @ .., _, _, _, _, _, _, _, _] = out;
@@ -267,13 +269,13 @@ pub fn emit_headers(header: &UdHeader, pad: usize, out: &mut [u8; HEADERS_LEN]) 
     Deth { qkey: header.qkey, src_qpn: header.src_qpn }.emit(deth);
 }
 
-/// Makes a datagram of `buffer`, which holds `payload_len` bytes of payload from byte [`HEADERS_LEN`] on:
-/// writes headers, padding and ICRC around it, and returns the datagram's length,
-/// [`datagram_len`]`(payload_len)`. Bytes after that are left alone.
+/// Makes a datagram of `buffer`, which holds `payload_len` bytes of payload from byte
+/// [`HEADERS_LEN`] on: writes headers, padding and ICRC around it, and returns the datagram's
+/// length, [`datagram_len`]`(payload_len)`. Bytes after that are left alone.
 ///
-/// `ip_id` is the IPv4 identification that the datagram will go with: 0 from an unconnected UDP socket
-/// that does path MTU discovery, the place in the batch when the kernel segments one. It means nothing
-/// over IPv6.
+/// `ip_id` is the IPv4 identification that the datagram will go with: 0 from an unconnected UDP
+/// socket that does path MTU discovery, the place in the batch when the kernel segments one. It
+/// means nothing over IPv6.
 ///
 /// Every byte of the payload is read once and none is written.
 ///
