@@ -128,6 +128,25 @@ fn hello_packet() -> Vec<u8> {
 }
 
 #[test]
+fn the_command_line() {
+    #[derive(clap::Parser)]
+    struct Decode {
+        #[command(flatten)]
+        args: DecodeArgs,
+    }
+    let parse = |line: &str| {
+        <Decode as clap::Parser>::try_parse_from(line.split(' ')).map(|decode| decode.args)
+    };
+    let args = parse("decode --json --port 4800 --port 4801 a.pcap").unwrap();
+    assert!(args.json);
+    assert_eq!((args.file.to_str(), &args.ports[..]), (Some("a.pcap"), &[4800, 4801][..]));
+    assert_eq!(parse("decode -").unwrap().file.to_str(), Some("-"));
+    for wrong in ["decode", "decode a b", "decode --port 65536 a", "decode --jsn a"] {
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn real_traffic_as_lines() {
     let (out, summary, result) = lines(CAPTURE);
     result.unwrap();
