@@ -48,7 +48,7 @@ steps_summary() {
     [ "$status" -eq 0 ] || verdict=FAILED
     printf '\n%s: %s in %s s\n' "$1" "$verdict" "$((SECONDS - steps_started))"
     for i in "${!step_names[@]}"; do
-        printf '  %-14s %-7s %5s s\n' "${step_names[i]}" "${step_verdicts[i]}" "${step_seconds[i]:-?}"
+        printf '  %-24s %-7s %5s s\n' "${step_names[i]}" "${step_verdicts[i]}" "${step_seconds[i]:-?}"
     done
     for i in "${!step_notes[@]}"; do
         printf '  note: %s\n' "${step_notes[i]}"
