@@ -1,0 +1,44 @@
+# qcast: `make demo` shows it, `make test` checks it. Each target installs what it needs first.
+
+CARGO ?= cargo
+DIST ?= bookworm
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint docs bench bench-peers fresh clean
+
+help: ## list the targets
+	@echo "qcast: reliable publish/subscribe over RDMA unreliable datagrams"
+	@echo
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target text; do \
+		printf '  make %-12s %s\n' "$$target" "$$text"; done
+
+setup: ## install what a build needs (Debian 12, 13, Ubuntu 24.04; root or sudo)
+	@scripts/setup
+
+build: setup ## build the release binary, target/release/qcast
+	$(CARGO) build --release
+
+demo: build ## send a real file through induced loss to three subscribers, and to one with another key
+	@scripts/demo
+
+test: ## run every check; `scripts/test --list` names the stages, `scripts/test STAGE` runs one
+	@scripts/test
+
+lint: ## run the checks that run no test
+	@scripts/test lint
+
+docs: setup ## build the API documentation, target/doc/qcast/index.html
+	@scripts/test docs
+
+bench: build ## measure throughput and latency, each against plain UDP in the same run
+	@scripts/bench
+
+bench-peers: build ## measure the same workloads on other systems (settings: benches/peers/run)
+	@test -x benches/peers/run || { echo "benches/peers/run is not in this tree" >&2; exit 1; }
+	@benches/peers/run
+
+fresh: ## prove setup, demo and test on a bare system: make fresh [DIST=bookworm|trixie]
+	@scripts/fresh $(DIST)
+
+clean: ## remove what builds wrote (not what setup installed)
+	$(CARGO) clean
