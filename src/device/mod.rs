@@ -394,7 +394,7 @@ pub enum Armed {
 pub enum DeviceError {
     /// The step breaks the transition table or a check beside it.
     #[error(transparent)]
-    Transition(#[from] qcast_proto::qp::TransitionError),
+    Modify(#[from] qcast_proto::qp::ModifyError),
     /// The queue pair is not in RTS, so nothing may be posted to its send queue.
     #[error("the QP is in {0}, and sends can be posted in RTS only")]
     NotReady(QpState),
