@@ -270,6 +270,13 @@ id!(
     Sequence(u64), "{}"
 );
 
+impl GroupTag {
+    /// The check value of a group's name: its CRC-32.
+    pub fn of(name: &str) -> Self {
+        Self(crc32fast::hash(name.as_bytes()))
+    }
+}
+
 impl Sequence {
     /// The one after this.
     #[must_use]

@@ -14,6 +14,11 @@ extern crate alloc;
 extern crate std;
 
 pub mod addr;
+pub mod buf;
+pub mod node;
+pub mod publish;
 pub mod qp;
+pub mod rtt;
+pub mod subscribe;
 pub mod time;
 pub mod wire;

@@ -1,0 +1,347 @@
+//! The top of the protocol: one node, its groups, publishers and subscribers.
+//!
+//! A [`Node`] is a value. The engine feeds it datagrams, sent frames and the time, and drains it:
+//!
+//! * after every `handle_*`, `publish`, `open_*` or `close_*`: [`Node::poll_transmit`] and
+//!   [`Node::poll_event`] until each is `None`, then [`Node::poll_timeout`];
+//! * when that time comes: [`Node::handle_timeout`].
+
+mod event;
+mod group;
+mod transmit;
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::addr::{Domain, GroupTag, NodeId, PeerAddr, Sequence, SessionId, StreamId};
+use crate::buf::{RxFrame, TxFrame};
+use crate::publish::{Hold, PublishStream, PublisherConfig, PublisherStats, Receiver};
+use crate::subscribe::stream::Subscription;
+use crate::subscribe::{StreamInfo, SubscriberConfig};
+use crate::time::Instant;
+use crate::wire::frame::{FrameHeader, FrameKind, sequence_of_checked};
+
+pub use crate::subscribe::stream::StreamStats;
+pub use event::{Event, FrameToken, GroupId, PublisherId, SubscriberId, To, Transmit};
+use group::Group;
+pub use group::GroupCounters;
+
+/// Who a node is, and its bounds.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeConfig {
+    /// Its identity.
+    pub id: NodeId,
+    /// Its life: a later one of the same identity has a greater number.
+    pub incarnation: u64,
+    /// The name that peers show.
+    pub name: String,
+    /// The deployment that it belongs to.
+    pub domain: Domain,
+    /// Frames of a stream that a subscriber has room for: beyond it a publisher is held back.
+    pub receive_window: usize,
+    /// Streams that are followed in a group; more are refused and counted.
+    pub max_streams: usize,
+    /// Streams of one peer that are not described yet.
+    pub max_unknown_per_peer: usize,
+}
+
+impl NodeConfig {
+    /// A node with this identity and name, and the default bounds.
+    pub fn new(id: NodeId, incarnation: u64, name: impl Into<String>) -> Self {
+        Self {
+            id,
+            incarnation,
+            name: name.into(),
+            domain: Domain(0),
+            receive_window: 512,
+            max_streams: 1024,
+            max_unknown_per_peer: 16,
+        }
+    }
+}
+
+/// One node. See the [module](self).
+#[derive(Debug)]
+pub struct Node<T, R> {
+    config: NodeConfig,
+    rng: fastrand::Rng,
+    groups: BTreeMap<GroupId, Group<T, R>>,
+    next_id: u32,
+    control: Vec<T>,
+    events: VecDeque<Event<R>>,
+    /// Until when losses count as this node's own.
+    local_loss_until: Instant,
+    headroom: u32,
+    last_turn: Instant,
+    cursor: GroupId,
+}
+
+/// After the device said that it dropped for want of a receive, gaps found within this time are taken for
+/// that.
+const LOCAL_LOSS: Duration = Duration::from_millis(5);
+
+/// A node that had no turn for this long was asleep: peers are forgiven the pause.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl<T: TxFrame, R: RxFrame> Node<T, R> {
+    /// A node that draws its random numbers from `seed`.
+    pub fn new(now: Instant, config: NodeConfig, seed: u64) -> Self {
+        Self {
+            config,
+            rng: fastrand::Rng::with_seed(seed),
+            groups: BTreeMap::new(),
+            next_id: 0,
+            control: Vec::new(),
+            events: VecDeque::new(),
+            local_loss_until: Instant::ZERO,
+            headroom: 0,
+            last_turn: now,
+            cursor: GroupId(0),
+        }
+    }
+
+    /// The node's own description.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Gives the node frames to put control bodies into. [`Node::handle_sent`] brings each back.
+    pub fn supply(&mut self, frames: impl IntoIterator<Item = T>) {
+        self.control.extend(frames);
+    }
+
+    /// Takes part in a group, in which this node is reached at `address`.
+    pub fn join(&mut self, name: &str, address: PeerAddr) -> GroupId {
+        let id = GroupId(self.id());
+        let session = SessionId(self.rng.u64(..));
+        self.groups.insert(id, Group::new(GroupTag::of(name), address, session));
+        id
+    }
+
+    /// This node is reached elsewhere now: subscribers and publishers are told.
+    pub fn readdress(&mut self, now: Instant, group: GroupId, address: PeerAddr) {
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.readdress(now, address);
+        }
+    }
+
+    /// Leaves a group, with all that is open in it, at once. To part in good order, close publishers
+    /// and subscribers first.
+    pub fn leave(&mut self, group: GroupId) {
+        self.groups.remove(&group);
+    }
+
+    /// Opens a stream. The header is what its [`Outbox`](crate::publish::Outbox) stamps on frames.
+    pub fn open_publisher(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        config: PublisherConfig,
+    ) -> Option<(PublisherId, FrameHeader)> {
+        let id = PublisherId(self.id());
+        let domain = self.config.domain;
+        let g = self.groups.get_mut(&group)?;
+        let stream = StreamId(g.next_stream);
+        g.next_stream += 1;
+        let header = FrameHeader {
+            kind: FrameKind::Data,
+            domain,
+            group: g.tag,
+            stream,
+            session: g.session,
+            sequence: Sequence(0),
+        };
+        g.publishers.insert(id, PublishStream::new(now, g.session, stream, config));
+        Some((id, header))
+    }
+
+    /// Starts to close a stream: everything published is sent and retained until subscribers have it, or
+    /// for the linger time. [`PublisherEvent::Closed`](crate::publish::PublisherEvent::Closed) follows.
+    pub fn close_publisher(&mut self, now: Instant, publisher: PublisherId) {
+        if let Some(p) = self.publisher(publisher) {
+            p.close(now);
+        }
+    }
+
+    /// Forgets a closed stream. Frames that the device still holds come back by
+    /// [`Node::handle_sent`] and are dropped.
+    pub fn remove_publisher(&mut self, publisher: PublisherId) {
+        for g in self.groups.values_mut() {
+            g.publishers.remove(&publisher);
+        }
+    }
+
+    /// How many frames [`Node::publish`] would take now.
+    pub fn publisher_room(&mut self, publisher: PublisherId) -> usize {
+        self.publisher(publisher).map_or(0, PublishStream::room)
+    }
+
+    /// Queues the next frame of a stream, as its outbox sealed it. Ask [`Node::publisher_room`] first.
+    pub fn publish(&mut self, publisher: PublisherId, frame: T) {
+        if let Some(p) = self.publisher(publisher) {
+            p.publish(frame);
+        }
+    }
+
+    /// Appends frames to `out` that are no longer retained.
+    pub fn take_freed(&mut self, publisher: PublisherId, out: &mut Vec<T>) {
+        if let Some(p) = self.publisher(publisher) {
+            p.take_freed(out);
+        }
+    }
+
+    /// Why a stream stands still, if it does.
+    pub fn hold(&mut self, publisher: PublisherId) -> Option<Hold> {
+        self.publisher(publisher)?.hold()
+    }
+
+    /// A stream's numbers.
+    pub fn publisher_stats(&mut self, publisher: PublisherId) -> Option<PublisherStats> {
+        self.publisher(publisher).map(PublishStream::stats)
+    }
+
+    /// Whether everything published was sent at least once.
+    pub fn is_sent(&mut self, publisher: PublisherId) -> bool {
+        self.publisher(publisher).is_none_or(|p| p.is_sent())
+    }
+
+    /// A stream's live subscribers.
+    pub fn receivers(&mut self, publisher: PublisherId) -> Vec<(NodeId, Receiver)> {
+        self.publisher(publisher)
+            .map(|p| p.receivers().map(|(n, r)| (n, r.clone())).collect())
+            .unwrap_or_default()
+    }
+
+    /// Opens a subscription. It has room for its whole queue until [`Node::set_room`] says otherwise.
+    pub fn open_subscriber(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        config: SubscriberConfig,
+    ) -> Option<SubscriberId> {
+        let id = SubscriberId(self.id());
+        let room = config.queue;
+        let subscription = Subscription { id, config, opened: now, room };
+        let g = self.groups.get_mut(&group)?;
+        g.open_subscriber(now, subscription, &mut self.events);
+        Some(id)
+    }
+
+    /// Closes a subscription; publishers are told.
+    pub fn close_subscriber(&mut self, now: Instant, subscriber: SubscriberId) {
+        for g in self.groups.values_mut() {
+            g.close_subscriber(now, subscriber, &self.config, self.headroom);
+        }
+    }
+
+    /// Says how many more frames a subscription's queue takes. Call it before [`Node::poll_transmit`].
+    pub fn set_room(&mut self, subscriber: SubscriberId, room: usize) {
+        if let Some(s) = self.groups.values_mut().find_map(|g| g.subscriptions.get_mut(&subscriber))
+        {
+            s.room = room;
+        }
+    }
+
+    /// Says how many receives are posted: statuses carry it.
+    pub fn set_headroom(&mut self, posted: usize) {
+        self.headroom = u32::try_from(posted).unwrap_or(u32::MAX);
+    }
+
+    /// The device dropped datagrams for want of a posted receive, or of time.
+    pub fn handle_starvation(&mut self, now: Instant) {
+        self.local_loss_until = now + LOCAL_LOSS;
+    }
+
+    /// Takes a datagram's payload that `from` sent to this node's queue pair of `group`.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        from: PeerAddr,
+        multicast: bool,
+        frame: R,
+    ) {
+        let local = now < self.local_loss_until;
+        if let Some(g) = self.groups.get_mut(&group) {
+            let mut input = group::Input {
+                now,
+                from,
+                multicast,
+                local,
+                config: &self.config,
+                rng: &mut self.rng,
+                out: &mut self.events,
+            };
+            g.handle_datagram(&mut input, frame);
+        }
+    }
+
+    /// Takes back a frame that the device has sent, or could not send.
+    pub fn handle_sent(&mut self, token: FrameToken, frame: T) {
+        let FrameToken::Stream(publisher) = token else {
+            self.control.push(frame);
+            return;
+        };
+        let sequence = sequence_of_checked(frame.bytes());
+        if let Some(p) = self.publisher(publisher) {
+            p.handle_sent(sequence, frame);
+        }
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let pause = now.saturating_since(self.last_turn);
+        if pause > PAUSE {
+            let idle = self.poll_timeout().map_or(pause, |due| now.saturating_since(due));
+            if idle > PAUSE {
+                self.groups.values_mut().for_each(|g| g.forgive(idle));
+            }
+        }
+        self.last_turn = now;
+        for g in self.groups.values_mut() {
+            g.handle_timeout(now, &mut self.events);
+        }
+    }
+
+    /// When [`Node::handle_timeout`] or [`Node::poll_transmit`] has something to do, if nothing else
+    /// happens before. Ask again after every input.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.groups.values().filter_map(Group::poll_timeout).min()
+    }
+
+    /// What happened. Ask until it is `None`, after every input.
+    pub fn poll_event(&mut self) -> Option<Event<R>> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        self.groups.values_mut().find_map(Group::poll_event)
+    }
+
+    /// The streams of a group that are followed, with their numbers.
+    pub fn streams(&self, group: GroupId) -> Vec<(StreamInfo, StreamStats)> {
+        let Some(g) = self.groups.get(&group) else { return Vec::new() };
+        g.streams.values().filter_map(|s| Some((s.info()?.clone(), s.stats))).collect()
+    }
+
+    /// A group's counters.
+    pub fn group_counters(&self, group: GroupId) -> GroupCounters {
+        self.groups.get(&group).map(|g| g.counters).unwrap_or_default()
+    }
+
+    /// Received frames that the node itself keeps: they wait for a gap before them.
+    pub fn frames_kept(&self) -> usize {
+        self.groups.values().flat_map(|g| g.streams.values()).map(|s| s.waiting()).sum()
+    }
+
+    fn publisher(&mut self, id: PublisherId) -> Option<&mut PublishStream<T>> {
+        self.groups.values_mut().find_map(|g| g.publishers.get_mut(&id))
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

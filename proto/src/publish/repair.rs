@@ -1,0 +1,76 @@
+//! Repairs that are due: merged, lowest first, by unicast to one asker or by multicast to several.
+
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use core::time::Duration;
+
+use super::window::Window;
+use crate::addr::{PeerAddr, Sequence};
+use crate::time::Instant;
+
+/// Frames that were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    wanted: BTreeMap<Sequence, Wanted>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    due: Instant,
+    /// The only asker so far; `None` once there are several.
+    asker: Option<PeerAddr>,
+}
+
+impl Repairs {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// Notes that `asker` lacks `sequence`. The repair waits for `merge`, in case others ask too. Says whether
+    /// nobody had asked yet.
+    pub(crate) fn want(
+        &mut self,
+        now: Instant,
+        sequence: Sequence,
+        asker: PeerAddr,
+        merge: Duration,
+    ) -> bool {
+        match self.wanted.entry(sequence) {
+            Entry::Vacant(entry) => {
+                entry.insert(Wanted { due: now + merge, asker: Some(asker) });
+                true
+            }
+            Entry::Occupied(mut entry) => {
+                if entry.get().asker.is_some_and(|a| a != asker) {
+                    entry.get_mut().asker = None;
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes the lowest frame that is due and idle, and says whom it goes to (`None`: the group).
+    pub(crate) fn take<T>(
+        &mut self,
+        now: Instant,
+        window: &mut Window<T>,
+    ) -> Option<(Sequence, Option<PeerAddr>, T)> {
+        // Whatever fell out of the window was answered "gone" when it was asked for, or will be.
+        while self.wanted.first_key_value().is_some_and(|(s, _)| *s < window.base()) {
+            self.wanted.pop_first();
+        }
+        let (sequence, wanted) = self
+            .wanted
+            .iter()
+            .find(|(s, w)| w.due <= now && window.is_idle(**s))
+            .map(|(s, w)| (*s, *w))?;
+        let frame = window.take_again(sequence, now, wanted.asker)?;
+        self.wanted.remove(&sequence);
+        Some((sequence, wanted.asker, frame))
+    }
+
+    /// When the next repair is due, of those whose frames are not held by the device.
+    pub(crate) fn next_due<T>(&self, window: &Window<T>) -> Option<Instant> {
+        self.wanted.iter().filter(|(s, _)| window.is_idle(**s)).map(|(_, w)| w.due).min()
+    }
+}
