@@ -14,6 +14,9 @@
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
 pub mod buf;
+#[cfg(target_os = "linux")]
+pub mod soft;
+pub mod spec;
 
 use std::collections::VecDeque;
 use std::io;
@@ -131,6 +134,16 @@ pub trait Device: Send {
     /// # Errors
     /// The send at the front cannot be posted, as the error says; it and those behind it stay.
     fn post_send(&mut self, qp: QpId, sends: &mut VecDeque<SendWr>) -> Result<(), DeviceError>;
+
+    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are posted; 0 takes the
+    /// request back. The event disarms it: ask again after each, and after a refill.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: watch [`Device::posted_recvs`] instead.
+    fn arm_srq_limit(&mut self, limit: usize) -> Result<(), DeviceError> {
+        let _ = limit;
+        Err(DeviceError::Unsupported("an SRQ limit"))
+    }
 
     /// Takes up to `budget` completions. Fewer means that there are no more now.
     fn poll(&mut self, out: &mut Vec<Completion>, budget: usize);
@@ -394,7 +407,7 @@ pub enum Armed {
 pub enum DeviceError {
     /// The step breaks the transition table or a check beside it.
     #[error(transparent)]
-    Transition(#[from] qcast_proto::qp::TransitionError),
+    Modify(#[from] qcast_proto::qp::ModifyError),
     /// The queue pair is not in RTS, so nothing may be posted to its send queue.
     #[error("the QP is in {0}, and sends can be posted in RTS only")]
     NotReady(QpState),
@@ -433,6 +446,19 @@ pub enum DeviceError {
         ours: Gid,
         /// The peer's.
         theirs: Gid,
+    },
+    /// The interface has no route for groups, so that nothing could be sent to one.
+    #[error(
+        "no route to {group} on {interface}; make one, as root: \
+         ip -6 route add {kind} ff00::/8 dev {interface} table local"
+    )]
+    NoRoute {
+        /// The group.
+        group: std::net::IpAddr,
+        /// The interface.
+        interface: String,
+        /// The kind of route that is needed: `local` on loopback, `multicast` elsewhere.
+        kind: &'static str,
     },
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]
