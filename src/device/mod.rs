@@ -373,7 +373,8 @@ pub struct PortCounters {
     pub qkey_violations: u64,
     /// Datagrams dropped because no receive was posted (`out_of_buffer`).
     pub out_of_buffer: u64,
-    /// Datagrams dropped by the operating system because the device was not polled in time.
+    /// Datagrams dropped by the operating system because the device was not polled in time. A batch that it kept
+    /// together counts as one, and what was dropped last shows with the next datagram.
     pub overruns: u64,
     /// Datagrams dropped because their ICRC is wrong.
     pub icrc_errors: u64,
@@ -386,7 +387,8 @@ pub struct PortCounters {
 /// See [`Device::sources`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// Changes whenever `fds` does.
+    /// Changes whenever `fds` does. Then register all of them anew: the number of a descriptor that was closed
+    /// may stand for another one now.
     pub epoch: u64,
     /// The descriptors; they stay open until the epoch changes.
     pub fds: &'a [RawFd],

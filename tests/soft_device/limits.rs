@@ -62,6 +62,18 @@ fn joining_twice_is_joining_once() {
 }
 
 #[test]
+fn a_group_whose_port_is_not_shared_cannot_be_joined() {
+    let group = own_group();
+    let selfish = std::net::UdpSocket::bind((group.as_str(), 4791)).unwrap();
+    let mut rig = Rig::new();
+    let error = rig.join(&group).unwrap_err();
+    assert!(error.to_string().contains("4791"), "{error}");
+    assert_eq!(rig.device.sources().fds.len(), 1);
+    drop(selfish);
+    rig.join(&group).unwrap();
+}
+
+#[test]
 fn a_join_given_up_is_not_answered() {
     let mut rig = Rig::new();
     let group = own_group();
@@ -277,7 +289,7 @@ fn a_busy_socket_does_not_starve_the_others() {
     let all = a.join(&group).unwrap();
     b.join(&group).unwrap();
     let to_b = a.ah(&b);
-    let full = pattern(0, 2000);
+    let full = pattern(0, 1000);
     for _ in 0..100 {
         a.send(all, Qpn::MULTICAST, &[&full]);
     }

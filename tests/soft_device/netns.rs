@@ -3,7 +3,7 @@
 //! A test here sets the hosts up and runs this same program in them, one ignored test each.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
@@ -33,7 +33,7 @@ impl Hosts {
             && ip(&format!("netns add {b}"))
             && ip(&format!("-n {a} link add wire type veth peer name wire netns {b}"));
         if !made {
-            eprintln!("SKIPPED: no network namespaces here (root and iproute2 are needed)");
+            skipped("no network namespaces here (root and iproute2 are needed)");
             return None;
         }
         for (host, name) in [(1, a), (2, b)] {
@@ -75,6 +75,11 @@ impl Drop for Hosts {
             ip(&format!("netns delete {name}"));
         }
     }
+}
+
+/// Past the test harness, which would keep it to itself.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
 fn ip(arguments: &str) -> bool {
@@ -126,6 +131,78 @@ fn ipv4_datagrams_over_a_cable_are_right_to_the_last_bit() {
 #[test]
 fn ipv6_datagrams_over_a_cable_are_right_to_the_last_bit() {
     datagrams_over_a_cable("v6", ["fd09::1", "fd09::2"], "ff0e::9:9");
+}
+
+#[test]
+fn what_the_kernel_has_no_room_for_is_sent_later_and_once() {
+    let Some(hosts) = Hosts::new("slow") else { return };
+    let name = &hosts.names[0];
+    let slow = format!(
+        "netns exec {name} tc qdisc add dev wire root tbf rate 200mbit burst 64kb latency 9s"
+    );
+    if !ip(&slow) {
+        skipped("no tbf queueing discipline here (tc, sch_tbf)");
+        return;
+    }
+    let mut receiver = hosts.run(1, "slow_receiver", &["10.9.0.2"]);
+    let mut lines = BufReader::new(receiver.stdout.take().unwrap()).lines();
+    let qpn = loop {
+        let line = lines.next().expect("the receiver says its number").unwrap();
+        if let Some((_, qpn)) = line.split_once("ready ") {
+            break qpn.to_owned();
+        }
+    };
+    let sender = hosts.run(0, "slow_sender", &["10.9.0.1", "10.9.0.2", &qpn]);
+    let said: Vec<_> = lines.map_while(Result::ok).collect();
+    assert!(receiver.wait().unwrap().success(), "the receiver failed: {said:#?}");
+    assert!(sender.wait_with_output().unwrap().status.success(), "the sender failed");
+}
+
+const SLOW_SENDS: usize = 2_000;
+
+#[test]
+#[ignore = "one of two hosts; the test above runs it"]
+fn slow_sender() {
+    let [me, peer, qpn] = arguments().try_into().unwrap();
+    let mut config = at(&me);
+    config.send_buffer = 32 << 10;
+    let mut rig = Rig::ready(&config);
+    let to = AhAttrs { gid: gid(&peer), udp_port: 4791 };
+    let (one, _) = rig.device.create_ah(&to).unwrap();
+    let qpn = Qpn::new(qpn.parse().unwrap());
+    let (mut next, mut full, mut now) = (0, 0, Instant::ZERO);
+    let mut wrs = VecDeque::new();
+    while next < SLOW_SENDS || !wrs.is_empty() {
+        while next < SLOW_SENDS && wrs.len() < 100 {
+            wrs.push_back(rig.wr(one, qpn, &pattern(next, 900 + next / 50)));
+            next += 1;
+        }
+        rig.device.advance(now);
+        rig.device.post_send(rig.qp, &mut wrs).unwrap();
+        rig.turn();
+        if let Some(at) = rig.device.next_deadline() {
+            assert!(at > now && !wrs.is_empty());
+            full += 1;
+            now = at;
+            std::thread::yield_now();
+        } else {
+            assert!(wrs.is_empty(), "what is left must have a time to try it again");
+        }
+    }
+    assert!(full > 0, "the wire was meant to be too slow");
+    assert_eq!(rig.device.counters().sent, SLOW_SENDS as u64);
+}
+
+#[test]
+#[ignore = "one of two hosts; the test above runs it"]
+fn slow_receiver() {
+    let [me] = arguments().try_into().unwrap();
+    let mut rig = Rig::ready(&at(&me));
+    println!("ready {}", rig.qpn().get());
+    rig.until_arrived(SLOW_SENDS);
+    for (n, payload) in rig.payloads().into_iter().enumerate() {
+        assert!(payload == pattern(n, 900 + n / 50), "datagram {n}");
+    }
 }
 
 fn at(address: &str) -> SoftConfig {

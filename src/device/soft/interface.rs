@@ -164,7 +164,8 @@ fn entries() -> Result<Vec<Entry>, DeviceError> {
         .call("getifaddrs")?
         .map(|entry| Entry {
             address: entry.address.as_ref().and_then(ip_of),
-            interface: entry.interface_name,
+            // An address may have a label of its own, which begins with the interface's name and a colon.
+            interface: entry.interface_name.split(':').next().unwrap_or_default().to_owned(),
             flags: entry.flags,
         })
         .collect())

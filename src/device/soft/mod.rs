@@ -17,9 +17,9 @@
 //! says how much fits. Without the privilege to go beyond it, `net.core.rmem_max` is the limit.
 //!
 //! # Waking up
-//! Each group has a socket of its own beside the unicast one. [`Device::poll`](super::Device::poll) reads them until they are
-//! empty or its budget is used up, and [`Device::arm`](super::Device::arm) answers
-//! [`Armed::Again`](super::Armed::Again) unless each was seen to be empty: what arrives after that makes an edge.
+//! Each group has a socket of its own beside the unicast one. [`Device::poll`] reads them until they are
+//! empty or its budget is used up, and [`Device::arm`] answers
+//! [`Armed::Again`] unless each was seen to be empty: what arrives after that makes an edge.
 
 mod config;
 mod error;
@@ -33,6 +33,7 @@ mod send;
 mod socket;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
@@ -57,7 +58,6 @@ use super::{
 /// A UD device over UDP sockets; see the [module](self).
 ///
 /// Dropping it closes its sockets, which leaves its groups.
-#[derive(Debug)]
 pub struct SoftDevice {
     config: SoftConfig,
     caps: DeviceCaps,
@@ -87,6 +87,18 @@ pub struct SoftDevice {
     control: Vec<u8>,
     sources: Vec<RawFd>,
     epoch: u64,
+}
+
+impl fmt::Debug for SoftDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoftDevice")
+            .field("name", &self.caps.name)
+            .field("local", &self.local)
+            .field("mtu", &self.mtu)
+            .field("groups", &self.groups)
+            .field("counters", &self.inbox.counters)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Device for SoftDevice {

@@ -68,20 +68,30 @@ pub(super) fn multicast(
     let socket = udp(group.ip())?;
     socket.set_reuse_address(true).call("setsockopt(SO_REUSEADDR)")?;
     receiving(&socket, config)?;
-    socket.bind(&group.into()).call("bind")?;
+    // Only what this socket joined, not what others of this host did.
+    match group.ip() {
+        IpAddr::V4(_) => {
+            socket.set_multicast_all_v4(false).call("setsockopt(IP_MULTICAST_ALL)")?;
+        }
+        IpAddr::V6(_) => {
+            socket.set_multicast_all_v6(false).call("setsockopt(IPV6_MULTICAST_ALL)")?;
+        }
+    }
+    socket.bind(&group.into()).call(BIND_TO_GROUP)?;
     match group.ip() {
         IpAddr::V4(ip) => {
-            socket.set_multicast_all_v4(false).call("setsockopt(IP_MULTICAST_ALL)")?;
             let interface = InterfaceIndexOrAddress::Index(place.index);
             socket.join_multicast_v4_n(&ip, &interface).call("setsockopt(IP_ADD_MEMBERSHIP)")?;
         }
         IpAddr::V6(ip) => {
-            socket.set_multicast_all_v6(false).call("setsockopt(IPV6_MULTICAST_ALL)")?;
             socket.join_multicast_v6(&ip, place.index).call("setsockopt(IPV6_ADD_MEMBERSHIP)")?;
         }
     }
     Ok(socket)
 }
+
+/// Why this fails is not the group's doing, so the call's name says where to look.
+const BIND_TO_GROUP: &str = "bind to UDP port 4791 of the group (rdma_rxe, or a program that does not share it, may have it)";
 
 /// The bytes that the kernel keeps for a socket until it is read.
 pub(super) fn recv_buffer(socket: &Socket) -> Result<usize, DeviceError> {
