@@ -14,6 +14,8 @@
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
 pub mod buf;
+pub mod impair;
+pub mod sim;
 
 use std::collections::VecDeque;
 use std::io;
@@ -394,10 +396,13 @@ pub enum Armed {
 pub enum DeviceError {
     /// The step breaks the transition table or a check beside it.
     #[error(transparent)]
-    Transition(#[from] qcast_proto::qp::TransitionError),
+    Modify(#[from] qcast_proto::qp::ModifyError),
     /// The queue pair is not in RTS, so nothing may be posted to its send queue.
     #[error("the QP is in {0}, and sends can be posted in RTS only")]
     NotReady(QpState),
+    /// The address handle is still being resolved.
+    #[error("the address handle is not resolved yet; send after its AhReady event")]
+    AhPending,
     /// The payload is larger than the path MTU. A real device would report success and send nothing.
     #[error("a payload of {len} bytes does not fit the path MTU of {max}")]
     TooLarge {
