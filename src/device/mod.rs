@@ -13,7 +13,9 @@
 //!   in a [`DeviceEvent`].
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
+mod agenda;
 pub mod buf;
+pub mod fault;
 pub mod impair;
 pub mod sim;
 

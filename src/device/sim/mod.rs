@@ -37,7 +37,6 @@ mod fabric;
 mod net;
 mod path;
 mod port;
-mod queue;
 mod queue_pair;
 mod rule;
 mod trace;

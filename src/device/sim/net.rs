@@ -10,9 +10,9 @@ use qcast_proto::time::Instant;
 use super::config::{FabricConfig, PortConfig};
 use super::path::{Datagram, Fan};
 use super::port::{Join, Port, Ticket};
-use super::queue::EventQueue;
 use super::rule::Rules;
 use super::trace::Trace;
+use crate::device::agenda::Agenda;
 use crate::device::impair::mix;
 use crate::device::{AhId, QpId};
 
@@ -39,7 +39,7 @@ pub(super) struct Net {
     pub(super) config: FabricConfig,
     pub(super) seed: u64,
     pub(super) now: Instant,
-    pub(super) queue: EventQueue<Event>,
+    pub(super) queue: Agenda<Event>,
     pub(super) ports: Vec<Option<Box<Port>>>,
     pub(super) addresses: BTreeMap<(Gid, u16), u32>,
     /// The ports that have a queue pair attached, by group and in order.
@@ -62,7 +62,7 @@ impl Net {
         Self {
             seed,
             now: Instant::ZERO,
-            queue: EventQueue::new(),
+            queue: Agenda::new(),
             ports: Vec::new(),
             addresses: BTreeMap::new(),
             groups: BTreeMap::new(),

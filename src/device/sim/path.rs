@@ -8,9 +8,9 @@ use qcast_proto::time::{Duration, Instant};
 
 use super::net::{Event, Net, list};
 use super::port::{AhTo, Port, Sides};
-use super::queue::Place;
 use super::rule::{Passing, Rules, Verdict};
 use super::trace::{Outcome, Record, Trace};
+use crate::device::agenda::Place;
 use crate::device::impair::{Channel, Fate};
 use crate::device::{Completion, QpId, RecvBuf, Source, WcStatus};
 

@@ -1,4 +1,4 @@
-//! What is to happen on a fabric, in order of time and, within one instant, in order of arrival here.
+//! What is to happen, in order of time and, within one instant, in the order in which it was added.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use qcast_proto::time::Instant;
 
 /// Events of kind `E` by time.
 #[derive(Debug)]
-pub(super) struct EventQueue<E> {
+pub(crate) struct Agenda<E> {
     heap: BinaryHeap<Entry<E>>,
     next: u64,
 }
@@ -21,38 +21,51 @@ struct Entry<E> {
 
 /// An event's place among those of its instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u64);
+pub(crate) struct Place(u64);
 
-impl<E> EventQueue<E> {
-    pub(super) fn new() -> Self {
+impl<E> Agenda<E> {
+    pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), next: 0 }
     }
 
     /// Adds an event behind those that are there for the same instant.
-    pub(super) fn push(&mut self, at: Instant, event: E) {
+    pub(crate) fn push(&mut self, at: Instant, event: E) {
         let place = Place(self.next);
         self.next += 1;
         self.push_at(at, place, event);
     }
 
     /// Puts back an event that is not over yet, in the place it came from.
-    pub(super) fn push_at(&mut self, at: Instant, place: Place, event: E) {
+    pub(crate) fn push_at(&mut self, at: Instant, place: Place, event: E) {
         self.heap.push(Entry { at, place, event });
     }
 
-    pub(super) fn next_at(&self) -> Option<Instant> {
+    pub(crate) fn next_at(&self) -> Option<Instant> {
         self.heap.peek().map(|entry| entry.at)
     }
 
     /// Takes the first event if it is due by `now`.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, Place, E)> {
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Instant, Place, E)> {
         if self.next_at()? > now {
             return None;
         }
         self.heap.pop().map(|entry| (entry.at, entry.place, entry.event))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &E> {
+        self.heap.iter().map(|entry| &entry.event)
+    }
+
+    /// Takes the events that `is_one` tells of, in order.
+    pub(crate) fn extract(&mut self, is_one: impl Fn(&E) -> bool) -> Vec<E> {
+        let entries = std::mem::take(&mut self.heap).into_sorted_vec();
+        let (taken, kept): (Vec<_>, Vec<_>) =
+            entries.into_iter().rev().partition(|entry| is_one(&entry.event));
+        self.heap = kept.into();
+        taken.into_iter().map(|entry| entry.event).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 }
@@ -90,7 +103,7 @@ mod tests {
 
     #[test]
     fn time_then_arrival() {
-        let mut queue = EventQueue::new();
+        let mut queue = Agenda::new();
         for (micros, name) in [(5, "c"), (1, "a"), (5, "d"), (2, "b")] {
             queue.push(Instant::from_micros(micros), name);
         }
@@ -101,5 +114,15 @@ mod tests {
         assert_eq!(order, ["b", "c", "a again", "d"]);
         queue.push(Instant::from_micros(6), "e");
         assert!(queue.pop_due(now).is_none());
+    }
+
+    #[test]
+    fn some_can_be_taken_out_of_turn() {
+        let mut queue = Agenda::new();
+        for (micros, n) in [(3, 30), (1, 10), (2, 20), (1, 11)] {
+            queue.push(Instant::from_micros(micros), n);
+        }
+        assert_eq!(queue.extract(|n| n % 10 == 0), [10, 20, 30]);
+        assert_eq!(queue.iter().collect::<Vec<_>>(), [&11]);
     }
 }
