@@ -136,6 +136,16 @@ pub trait Device: Send {
     /// The send at the front cannot be posted, as the error says; it and those behind it stay.
     fn post_send(&mut self, qp: QpId, sends: &mut VecDeque<SendWr>) -> Result<(), DeviceError>;
 
+    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are posted; 0 takes the
+    /// request back. The event disarms it: ask again after each, and after a refill.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: watch [`Device::posted_recvs`] instead.
+    fn arm_srq_limit(&mut self, limit: usize) -> Result<(), DeviceError> {
+        let _ = limit;
+        Err(DeviceError::Unsupported("an SRQ limit"))
+    }
+
     /// Takes up to `budget` completions. Fewer means that there are no more now.
     fn poll(&mut self, out: &mut Vec<Completion>, budget: usize);
 

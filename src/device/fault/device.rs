@@ -373,6 +373,10 @@ impl<D: Device> Device for FaultDevice<D> {
         Ok(())
     }
 
+    fn arm_srq_limit(&mut self, limit: usize) -> Result<(), DeviceError> {
+        self.inner.arm_srq_limit(limit)
+    }
+
     fn poll(&mut self, out: &mut Vec<Completion>, budget: usize) {
         let end = out.len().saturating_add(budget);
         let room = |out: &Vec<Completion>| end.saturating_sub(out.len());

@@ -74,8 +74,13 @@ impl Net {
         port.check("rdma_join_multicast")?;
         port.qps.get(qp)?;
         check_mgid(port.gid, mgid)?;
-        if port.joins.iter().any(|join| join.qp == qp && join.mgid == mgid) {
-            return Err(DeviceError::Busy("the group, which was joined already,"));
+        if let Some(join) = port.joins.iter().find(|join| join.qp == qp && join.mgid == mgid) {
+            // Twice is as good as once, as in the kernel. A join under way answers for both.
+            if let Some(ah) = join.ah {
+                port.events.push_back(DeviceEvent::Joined { qp, mgid, ah });
+                self.list(index);
+            }
+            return Ok(());
         }
         port.joins.push(Join { ticket, qp, mgid, ah: None });
         if at > self.now {
@@ -119,6 +124,10 @@ impl Net {
         let port = self.port_mut(index);
         let place = port.joins.iter().position(|join| join.qp == qp && join.mgid == mgid);
         let join = port.joins.remove(place.ok_or(DeviceError::NoSuch("membership in the group"))?);
+        // An answer that was not taken yet would name a handle that is gone.
+        port.events.retain(|event| {
+            !matches!(event, DeviceEvent::Joined { qp: q, mgid: m, .. } if *q == qp && *m == mgid)
+        });
         if let Some(ah) = join.ah {
             let entry = &mut port.ahs[ah.0];
             entry.left = true;

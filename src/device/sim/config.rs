@@ -53,9 +53,6 @@ pub struct PortConfig {
     pub max_send_wr: usize,
     /// Address handles that may live at once, those of groups included.
     pub max_ah: usize,
-    /// The SRQ raises [`SrqLimit`](crate::device::DeviceEvent::SrqLimit) when it falls below this
-    /// many receives, once each time it was above. 0 is never.
-    pub srq_limit: usize,
     /// What happens to datagrams on their way in, after [`FabricConfig::latency`].
     pub rx: Impairment,
     /// What happens to datagrams on their way out, before they part: a loss here is everyone's.
@@ -83,7 +80,6 @@ impl Default for PortConfig {
             max_srq_wr: 4096,
             max_send_wr: 256,
             max_ah: 1024,
-            srq_limit: 0,
             rx: Impairment::default(),
             tx: Impairment::default(),
             rate: None,

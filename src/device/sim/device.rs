@@ -148,6 +148,14 @@ impl Device for SimDevice {
         self.fabric.net.lock().post_send(self.index, qp, sends)
     }
 
+    fn arm_srq_limit(&mut self, limit: usize) -> Result<(), DeviceError> {
+        let mut net = self.fabric.net.lock();
+        let port = net.port_mut(self.index);
+        port.check("ibv_modify_srq")?;
+        port.srq.limit = limit;
+        Ok(())
+    }
+
     fn poll(&mut self, out: &mut Vec<Completion>, budget: usize) {
         self.fabric.net.lock().port_mut(self.index).poll(out, budget);
     }

@@ -210,7 +210,8 @@ impl Net {
                     }
                 }
             }
-            _ => {
+            AhTo::Group(_) => {}
+            AhTo::Peer(_) => {
                 if let Some(qp) = port.qps.by_number(datagram.qpn) {
                     each(port, &mut self.trace, qp);
                 }

@@ -61,7 +61,7 @@ impl Port {
             qps: QueuePairs::default(),
             ahs: Slab::new(),
             joins: Vec::new(),
-            srq: Srq { bufs: VecDeque::new(), armed: true },
+            srq: Srq::default(),
             completions: VecDeque::new(),
             received: 0,
             events: VecDeque::new(),
@@ -93,14 +93,13 @@ impl Port {
             }
             self.srq.bufs.push_back(buf);
         }
-        self.srq.armed |= self.srq.bufs.len() >= self.config.srq_limit;
     }
 
     /// Takes the oldest posted receive.
     pub(super) fn take_recv(&mut self) -> Option<RecvBuf> {
         let buf = self.srq.bufs.pop_front()?;
-        if self.srq.armed && self.srq.bufs.len() < self.config.srq_limit {
-            self.srq.armed = false;
+        if self.srq.bufs.len() < self.srq.limit {
+            self.srq.limit = 0;
             self.events.push_back(DeviceEvent::SrqLimit);
         }
         Some(buf)
@@ -222,11 +221,11 @@ impl Sides {
 }
 
 /// The shared receive queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Srq {
     pub(super) bufs: VecDeque<RecvBuf>,
-    /// It was at its limit or above since the last event.
-    armed: bool,
+    /// Below which an event tells, once; 0 when it has, or was not asked for.
+    pub(super) limit: usize,
 }
 
 /// A port's queue pairs. Their places are not used again, so that a late completion of one that is gone

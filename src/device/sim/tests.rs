@@ -337,23 +337,6 @@ fn a_paused_process_runs_its_srq_dry() {
 }
 
 #[test]
-fn the_srq_limit_event_comes_once_until_it_is_filled_again() {
-    let fabric = Fabric::new(FabricConfig::default(), 11);
-    let mut a = Node::new(&fabric, PortConfig::default(), 8);
-    let mut b = Node::new(&fabric, PortConfig { srq_limit: 6, ..Default::default() }, 8);
-    for round in 1..=2 {
-        for n in 0..4 {
-            a.multicast(&[n]);
-            fabric.step_to(fabric.now() + Duration::from_millis(1), &mut Vec::new());
-            b.take();
-            assert_eq!(b.events.len(), if n < 2 { round - 1 } else { round });
-        }
-        b.poll();
-    }
-    assert!(b.events.iter().all(|event| matches!(event, DeviceEvent::SrqLimit)));
-}
-
-#[test]
 fn a_failed_send_moves_the_queue_pair_as_its_device_would() {
     // Case 17: SQE on hardware, ERR on Soft-RoCE, and there no event tells (case 92).
     for (personality, state, events) in
