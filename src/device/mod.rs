@@ -18,6 +18,9 @@ pub mod buf;
 pub mod fault;
 pub mod impair;
 pub mod sim;
+#[cfg(target_os = "linux")]
+pub mod soft;
+pub mod spec;
 
 use std::collections::VecDeque;
 use std::io;
@@ -450,6 +453,19 @@ pub enum DeviceError {
         ours: Gid,
         /// The peer's.
         theirs: Gid,
+    },
+    /// The interface has no route for groups, so that nothing could be sent to one.
+    #[error(
+        "no route to {group} on {interface}; make one, as root: \
+         ip -6 route add {kind} ff00::/8 dev {interface} table local"
+    )]
+    NoRoute {
+        /// The group.
+        group: std::net::IpAddr,
+        /// The interface.
+        interface: String,
+        /// The kind of route that is needed: `local` on loopback, `multicast` elsewhere.
+        kind: &'static str,
     },
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]

@@ -2,3 +2,5 @@
 
 mod fault;
 mod sim;
+#[cfg(target_os = "linux")]
+mod soft;
