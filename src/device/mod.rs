@@ -13,7 +13,11 @@
 //!   in a [`DeviceEvent`].
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
+mod agenda;
 pub mod buf;
+pub mod fault;
+pub mod impair;
+pub mod sim;
 #[cfg(target_os = "linux")]
 pub mod soft;
 pub mod spec;
@@ -413,6 +417,9 @@ pub enum DeviceError {
     /// The queue pair is not in RTS, so nothing may be posted to its send queue.
     #[error("the QP is in {0}, and sends can be posted in RTS only")]
     NotReady(QpState),
+    /// The address handle is still being resolved.
+    #[error("the address handle is not resolved yet; send after its AhReady event")]
+    AhPending,
     /// The payload is larger than the path MTU. A real device would report success and send nothing.
     #[error("a payload of {len} bytes does not fit the path MTU of {max}")]
     TooLarge {
