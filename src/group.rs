@@ -161,12 +161,16 @@ impl GroupBuilder {
 #[non_exhaustive]
 pub enum JoinError {
     /// The name is empty, too long, or has control characters.
-    #[error("{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters")]
+    #[error(
+        "{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters"
+    )]
     Name(String),
     /// The device refused.
     #[error(transparent)]
     Device(DeviceError),
     /// The fabric did not answer in time.
-    #[error("joining {0} got no answer in time; on InfiniBand members with different QKeys look like this")]
+    #[error(
+        "joining {0} got no answer in time; on InfiniBand members with different QKeys look like this"
+    )]
     Timeout(IpAddr),
 }

@@ -9,8 +9,9 @@ use qcast_proto::node::NodeConfig;
 use qcast_proto::wire::control::is_sound_name;
 
 use crate::device::fault::FaultPlan;
+use crate::device::open::{self, DeviceOptions, OpenDeviceError};
 use crate::device::spec::DeviceSpec;
-use crate::device::{self, DeviceError, PortCounters};
+use crate::device::{DeviceError, PortCounters};
 use crate::engine::{AhStats, Engine, EngineConfig};
 use crate::group::GroupBuilder;
 use crate::runtime::{self, Progress, Runtime, StartError};
@@ -219,7 +220,9 @@ impl NodeBuilder {
         if let Some(depth) = self.srq_depth {
             config.srq_depth = depth;
         }
-        let device = device::open(&self.device, self.mtu, self.fault).map_err(OpenError::Device)?;
+        let options =
+            DeviceOptions { mtu: self.mtu, srq_depth: config.srq_depth, fault: self.fault };
+        let device = open::open(&self.device, options).map_err(OpenError::Device)?;
         let (runtime, _thread) =
             Runtime::start(self.progress, |now| Engine::new(now, device, config))?;
         Ok(Node { inner: Arc::new(Inner { runtime, name, id }) })
@@ -233,9 +236,12 @@ pub enum OpenError {
     /// The name is empty, too long, or has control characters.
     #[error("{0:?} cannot be a node's name; give 1 to 96 bytes without control characters")]
     Name(String),
-    /// The device could not be opened, or refused its memory.
+    /// The device could not be opened.
     #[error(transparent)]
-    Device(DeviceError),
+    Device(OpenDeviceError),
+    /// The device refused memory or receives.
+    #[error(transparent)]
+    Memory(DeviceError),
     /// The operating system refused what the runtime needs.
     #[error("the node could not be started")]
     System(#[source] io::Error),
@@ -244,7 +250,7 @@ pub enum OpenError {
 impl From<StartError> for OpenError {
     fn from(error: StartError) -> Self {
         match error {
-            StartError::Device(error) => Self::Device(error),
+            StartError::Device(error) => Self::Memory(error),
             StartError::Poll(error) | StartError::Thread(error) => Self::System(error),
         }
     }

@@ -77,11 +77,12 @@ impl Publisher {
     /// # Errors
     /// [`PublishError::WouldBlock`], [`PublishError::TooLarge`]; nothing was claimed.
     pub fn claim(&mut self, len: usize) -> Result<Claim<'_>, PublishError> {
-        let refused = self.outlet.outbox.lock().claim(len).err();
-        match refused {
-            Some(error) => Err(self.refusal(error)),
-            None => Ok(Claim { outbox: Some(self.outlet.outbox.lock()), publisher: self, len }),
+        let mut outbox = self.outlet.outbox.lock();
+        if let Err(error) = outbox.claim(len) {
+            drop(outbox);
+            return Err(self.refusal(error));
         }
+        Ok(Claim { outbox: Some(outbox), publisher: self, len })
     }
 
     /// Sends what waits in a frame that is not full, now.

@@ -300,6 +300,16 @@ id!(
     Sequence(u64), "{}"
 );
 
+impl NodeId {
+    /// The identity of a node that is known by a name of its own, from one life to the next.
+    pub fn of_name(name: &str) -> Self {
+        let hash = Sha256::digest(name);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash[..16]);
+        Self(u128::from_be_bytes(id))
+    }
+}
+
 impl GroupTag {
     /// The check value of a group's name: its CRC-32.
     pub fn of(name: &str) -> Self {

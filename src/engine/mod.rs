@@ -13,20 +13,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use qcast_proto::addr::PeerAddr;
+use qcast_proto::addr::{NodeId, PeerAddr};
 use qcast_proto::buf::{RxFrame, TxFrame};
 use qcast_proto::node::{
-    Event, FrameToken, GroupCounters, GroupId, Node, NodeConfig, PublisherId, SubscriberId, To,
+    Event, FrameToken, GroupCounters, GroupId, Node, NodeConfig, PublisherId, StreamStats,
+    SubscriberId, To,
 };
-use qcast_proto::publish::{Outbox, PublisherConfig};
+use qcast_proto::publish::{Hold, Outbox, PublisherConfig, PublisherStats, Receiver};
 use qcast_proto::subscribe::SubscriberConfig;
 use qcast_proto::time::{Duration, Instant};
 
 use crate::device::{
     Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr, WcStatus,
 };
-use ah_cache::{AhCache, Lookup};
 pub use ah_cache::AhStats;
+use ah_cache::{AhCache, Lookup};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use lease::{Lease, RecvPool};
@@ -128,6 +129,10 @@ impl TxFrame for SendBuf {
         self.payload()
     }
 
+    fn room(&self) -> &[u8] {
+        self.room()
+    }
+
     fn room_mut(&mut self) -> &mut [u8] {
         self.room_mut()
     }
@@ -221,10 +226,8 @@ impl Engine {
         config: PublisherConfig,
     ) -> Result<(PublisherId, Arc<PublisherOutlet>), DeviceError> {
         let frames = self.device.alloc_send(config.window + OUTBOX_FRAMES)?;
-        let (id, header) = self
-            .node
-            .open_publisher(now, group, config)
-            .ok_or(DeviceError::NoSuch("group"))?;
+        let (id, header) =
+            self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
         let outbox = Outbox::new(header, self.max_frame, frames);
         let outlet = Arc::new(PublisherOutlet::new(outbox));
         let publisher =
@@ -282,6 +285,26 @@ impl Engine {
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && self.leaving.is_empty()
+    }
+
+    /// A publisher's live subscribers.
+    pub(crate) fn receivers(&mut self, publisher: PublisherId) -> Vec<(NodeId, Receiver)> {
+        self.node.receivers(publisher)
+    }
+
+    /// Who holds a publisher back.
+    pub(crate) fn hold(&mut self, publisher: PublisherId) -> Option<Hold> {
+        self.node.hold(publisher)
+    }
+
+    /// A publisher's numbers, unless it is closed.
+    pub(crate) fn publisher_stats(&mut self, publisher: PublisherId) -> Option<PublisherStats> {
+        self.node.publisher_stats(publisher)
+    }
+
+    /// The numbers of all streams of a group together.
+    pub(crate) fn stream_stats(&self, group: GroupId) -> StreamStats {
+        self.node.streams(group).into_iter().fold(StreamStats::default(), |sum, (_, s)| sum + s)
     }
 
     /// A group's counters.
@@ -405,7 +428,7 @@ impl Engine {
                 self.node.publish(*id, frame);
                 budget -= 1;
             }
-            let empty = outbox.is_empty();
+            let (empty, free) = (outbox.is_empty(), outbox.free());
             drop(outbox);
             if !empty {
                 // Held back, or out of budget: what is left is taken when there is room.
@@ -417,7 +440,8 @@ impl Engine {
                 p.closing = false;
                 self.node.close_publisher(now, *id);
             }
-            if freed {
+            // Waking it for every frame would make the application's thread the bottleneck.
+            if freed && free >= OUTBOX_FRAMES / 2 {
                 p.outlet.room.notify_one();
             }
         }

@@ -199,7 +199,8 @@ impl SubscriberOutlet {
                     while queue.items.is_empty()
                         && !queue.closed
                         && !self.ready.wait_until(&mut queue, deadline).timed_out()
-                    {}
+                    {
+                    }
                 }
                 Patience::Forever => {
                     while queue.items.is_empty() && !queue.closed {
@@ -233,6 +234,14 @@ impl SubscriberOutlet {
             self.low.store(true, Ordering::Release);
         }
         room
+    }
+
+    /// Has `waker` woken when something is put into the queue. Says whether something is there already.
+    #[cfg(feature = "async")]
+    pub(crate) fn wake_when_ready(&self, waker: &Waker) -> bool {
+        let mut queue = self.queue.lock();
+        queue.waker = Some(waker.clone());
+        !queue.items.is_empty()
     }
 
     pub(super) fn close(&self) {

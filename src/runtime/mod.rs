@@ -18,8 +18,8 @@ use mio::Waker;
 use parking_lot::{Mutex, MutexGuard};
 use qcast_proto::time::Instant;
 
-pub(crate) use clock::{incarnation, instant, system_rng};
 use clock::Clock;
+pub(crate) use clock::{incarnation, instant, system_rng};
 use poller::Poller;
 
 use crate::device::DeviceError;
@@ -132,8 +132,9 @@ impl Runtime {
         let turn = engine.turn(now);
         drop(engine);
         self.inline_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
-        let earlier =
-            turn.next.is_some_and(|next| next.as_nanos() < self.sleeps_until.load(Ordering::SeqCst));
+        let earlier = turn
+            .next
+            .is_some_and(|next| next.as_nanos() < self.sleeps_until.load(Ordering::SeqCst));
         if turn.more || earlier || self.pending.load(Ordering::SeqCst) {
             self.wake();
         }
