@@ -584,7 +584,8 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.handle_frame(now, sequence, frame, false, rng, out);
         }
         self.handle_heartbeat(now, beat, false, rng, out);
-        self.status.due = now;
+        let spread = super::status_spacing(self.receivers);
+        self.status.due = now + spread.mul_f64(rng.f64());
     }
 
     /// Attaches a subscription to a stream that is already followed: it begins with what comes next.
@@ -719,7 +720,15 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.stats.naks += 1;
             return Some(Upstream::Nak(nak));
         }
-        self.status_due(now, who).then(|| Upstream::Status(self.take_status(now, who)))
+        if !self.status_due(now, who) {
+            return None;
+        }
+        let status = self.take_status(now, who);
+        // Many that spoke at once, because they heard the same word, do not do so again: a publisher's
+        // receive queue would lose most of it each time, and the same ones.
+        let interval = super::status_interval(self.receivers);
+        self.status.due = now + interval.mul_f64(0.75 + rng.f64() / 2.0);
+        Some(Upstream::Status(status))
     }
 
     /// The word of a subscriber that leaves.
