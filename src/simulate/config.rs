@@ -107,7 +107,7 @@ impl SimulationConfig {
             path: Impairment::default(),
             latency: Duration::from_micros(50),
             bandwidth: 12_500_000_000,
-            turn: Duration::from_micros(5),
+            turn: Duration::from_micros(10),
             mtu: 4096,
             srq_depth: 512,
             reliability: Reliability::Ordered,

@@ -51,6 +51,8 @@ pub struct Receiver {
     pub released: bool,
     /// NAKs from it.
     pub naks: u64,
+    /// Frames that it has missed so far.
+    pub missing: u64,
     /// When the publisher first stood still because of it, with no step since.
     held_since: Option<Instant>,
 }
@@ -100,6 +102,8 @@ pub(crate) struct Flow {
     /// Who speaks from where: NAKs do not say whose they are.
     by_address: BTreeMap<PeerAddr, NodeId>,
     reliable: usize,
+    /// Frames that subscribers have missed since they were first heard, all together.
+    missing: u64,
     /// No receiver was last heard of before this: looked up anew only when it is long ago.
     heard_since: Instant,
     max_receivers: usize,
@@ -128,6 +132,7 @@ impl Flow {
             receivers: BTreeMap::new(),
             by_address: BTreeMap::new(),
             reliable: 0,
+            missing: 0,
             heard_since: Instant::ZERO,
             max_receivers,
             window,
@@ -146,6 +151,11 @@ impl Flow {
     /// Live subscribers that want repairs: the group size of NAK back-off.
     pub(crate) fn reliable(&self) -> usize {
         self.reliable
+    }
+
+    /// Frames that subscribers have missed, all together.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// Takes a status. `oldest` is the oldest retained frame, `head` the first not yet sent: a
@@ -176,6 +186,9 @@ impl Flow {
             }
             r.heard = now;
             r.headroom = status.headroom;
+            // Nobody can miss more than there is.
+            self.missing += status.missing.saturating_sub(r.missing).min(self.window);
+            r.missing = r.missing.max(status.missing);
             self.reliable = self.reliable + usize::from(status.reliable) - usize::from(r.reliable);
             r.reliable = status.reliable;
             if r.address != from {
@@ -208,6 +221,7 @@ impl Flow {
             // A joiner that is behind the window could never catch up; it must not hold others back.
             released: next < oldest,
             naks: 0,
+            missing: status.missing,
             held_since: None,
         };
         if self.receivers.is_empty() {

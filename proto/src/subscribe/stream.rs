@@ -34,6 +34,7 @@ pub(crate) struct ReceiveStream<R> {
     echo: Option<(u32, Instant)>,
     rtt: Duration,
     receivers: u32,
+    losers: u32,
     status: StatusTimer,
     ended: Option<Sequence>,
     /// Whether the end was told.
@@ -182,6 +183,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: None,
             rtt: crate::rtt::INITIAL_RTT,
             receivers: 1,
+            losers: 1,
             status: StatusTimer { due: now, last: now, edge: Sequence(0), wanted: true },
             ended: None,
             closed: false,
@@ -451,6 +453,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.rtt = Duration::from_micros(u64::from(beat.rtt_us))
             .clamp(crate::rtt::MIN_RTT, crate::rtt::MAX_RTT);
         self.receivers = beat.receivers.max(1);
+        self.losers = beat.losers.clamp(1, self.receivers);
         if self.attached.is_empty() {
             return;
         }
@@ -779,6 +782,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: echo.map(|(stamp, _)| stamp),
             held_us: u32::try_from(held.as_micros()).unwrap_or(u32::MAX),
             headroom: who.headroom,
+            missing: self.stats.missing,
             reliable: self.repairs_wanted,
             leaving: false,
             tag: who.tag,
@@ -791,7 +795,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     fn timing(&self, local: bool) -> GroupTiming {
-        GroupTiming { rtt: self.rtt, receivers: self.receivers, local }
+        GroupTiming { rtt: self.rtt, losers: self.losers, receivers: self.receivers, local }
     }
 
     fn heard(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) {
