@@ -470,11 +470,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         }
         self.end = self.end.max(end.min(self.next.plus(self.capacity as u64)));
         if beat.wanted {
-            // Many answer one heartbeat: they spread over the time that their number deserves.
-            let spread = super::status_spacing(self.receivers);
-            let due = now + spread.mul_f64(rng.f64());
-            self.status.due = self.status.due.min(due.max(self.status.last + spread));
-            self.status.wanted = true;
+            self.want_status(now, rng);
         }
         if beat.end {
             self.ended = Some(Sequence(beat.next));
@@ -723,7 +719,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.stats.naks += 1;
             return Some(Upstream::Nak(nak));
         }
-        if !self.status_due(now, who) {
+        if !self.status_due(now, who, rng) {
             return None;
         }
         let status = self.take_status(now, who);
@@ -752,16 +748,26 @@ impl<R: RxFrame> ReceiveStream<R> {
         [Some(silence), gaps, status].into_iter().flatten().min()
     }
 
-    fn status_due(&self, now: Instant, who: &Speaker<'_>) -> bool {
+    fn status_due(&mut self, now: Instant, who: &Speaker<'_>, rng: &mut fastrand::Rng) -> bool {
         if self.silent {
             return false;
         }
-        if self.status.due <= now {
-            return true;
-        }
         let step = (self.capacity as u64 / 8).max(1);
-        self.edge(who).since(self.status.edge) >= step
-            && now.saturating_since(self.status.last) >= super::status_spacing(self.receivers)
+        if self.edge(who).since(self.status.edge) >= step {
+            self.want_status(now, rng);
+        }
+        self.status.due <= now
+    }
+
+    /// There is a reason to speak. Many have it at the same moment, so each draws its time once: if they
+    /// spoke at once they would go on doing so, and the publisher's receive queue would drop most of it.
+    fn want_status(&mut self, now: Instant, rng: &mut fastrand::Rng) {
+        if core::mem::replace(&mut self.status.wanted, true) {
+            return;
+        }
+        let spacing = super::status_spacing(self.receivers);
+        let due = now.max(self.status.last + spacing * 3 / 4) + spacing.mul_f64(rng.f64() / 2.0);
+        self.status.due = self.status.due.min(due);
     }
 
     fn take_status(&mut self, now: Instant, who: &Speaker<'_>) -> Status {
