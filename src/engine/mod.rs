@@ -50,7 +50,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// An engine for `node` with the default bounds.
     pub fn new(node: NodeConfig, seed: u64) -> Self {
-        Self { node, seed, srq_depth: 2048, max_ah: 1024 }
+        Self { node, seed, srq_depth: 4096, max_ah: 1024 }
     }
 }
 
@@ -160,9 +160,10 @@ impl Engine {
         let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
         let max_ah = config.max_ah.min(caps.max_ah);
         let mut node_config = config.node;
-        // What the device may have to hold before it is polled, and what can be posted, bound the window.
-        node_config.receive_window =
-            node_config.receive_window.min(caps.backlog).min(depth / 2).max(1);
+        // What the device may have to hold before it is polled, and what can be posted, bound
+        // what may be under way.
+        node_config.receive_window = node_config.receive_window.min(depth / 2).max(1);
+        node_config.backlog = node_config.backlog.min(caps.backlog / 2).min(depth / 4).max(1);
         let mut recv = RecvPool::new(device.alloc_recv(depth)?);
         device.post_recv(&mut recv.free)?;
         let mut node = Node::new(now, node_config, config.seed);
