@@ -5,6 +5,8 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
+use sha2::{Digest, Sha256};
+
 /// A 128-bit global identifier: on RoCE an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid([u8; 16]);
@@ -150,10 +152,38 @@ impl QKey {
         }
     }
 
+    /// The key of a group that shares `secret`: the same name and secret give the same key.
+    ///
+    /// A QKey is sent in the clear, so the secret keeps strangers apart, not attackers out; the key does
+    /// not give the secret away.
+    pub fn derive(name: &str, secret: &[u8]) -> Self {
+        let digest = digest(b"qcast qkey 1", name, secret);
+        // 31 bits; the one name and secret in 2^31 that give zero get 1.
+        Self((digest & 0x7fff_ffff).max(1))
+    }
+
     /// The number.
     pub const fn get(self) -> u32 {
         self.0
     }
+}
+
+/// The multicast address that a group has if none is chosen: in 239.192.0.0/14, which is set aside for
+/// organisations' own use (RFC 2365).
+pub fn group_address(name: &str) -> Ipv4Addr {
+    let digest = digest(b"qcast mgid 1", name, &[]);
+    Ipv4Addr::from(0xefc0_0000 | digest & 0x0003_ffff)
+}
+
+/// The first 32 bits of a SHA-256 over a purpose, a name with its length, and a secret.
+fn digest(purpose: &[u8], name: &str, secret: &[u8]) -> u32 {
+    let mut hash = Sha256::new();
+    hash.update(purpose);
+    hash.update((name.len() as u64).to_be_bytes());
+    hash.update(name);
+    hash.update(secret);
+    let digest = hash.finalize();
+    u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
 }
 
 impl fmt::Display for QKey {
@@ -270,6 +300,16 @@ id!(
     Sequence(u64), "{}"
 );
 
+impl NodeId {
+    /// The identity of a node that is known by a name of its own, from one life to the next.
+    pub fn of_name(name: &str) -> Self {
+        let hash = Sha256::digest(name);
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash[..16]);
+        Self(u128::from_be_bytes(id))
+    }
+}
+
 impl GroupTag {
     /// The check value of a group's name: its CRC-32.
     pub fn of(name: &str) -> Self {
@@ -323,6 +363,20 @@ mod tests {
             "bit 31".len() > 1
                 && QKeyError::Privileged(1 << 31).to_string().contains("CAP_NET_RAW")
         );
+    }
+
+    #[test]
+    fn keys_and_addresses_follow_from_names() {
+        let key = QKey::derive("ticks", b"s3cret");
+        assert_eq!(key, QKey::derive("ticks", b"s3cret"));
+        assert_ne!(key, QKey::derive("ticks", b"other"));
+        assert_ne!(key, QKey::derive("tick", b"ss3cret"));
+        for i in 0..10_000u32 {
+            let key = QKey::derive("g", &i.to_be_bytes()).get();
+            assert!(key != 0 && key >> 31 == 0);
+            let [a, b, ..] = group_address(&i.to_string()).octets();
+            assert!(a == 239 && (192..196).contains(&b));
+        }
     }
 
     #[test]

@@ -13,7 +13,15 @@
 //!   in a [`DeviceEvent`].
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
+mod agenda;
 pub mod buf;
+pub mod fault;
+pub mod impair;
+pub mod open;
+pub mod sim;
+#[cfg(target_os = "linux")]
+pub mod soft;
+pub mod spec;
 
 use std::collections::VecDeque;
 use std::io;
@@ -131,6 +139,16 @@ pub trait Device: Send {
     /// # Errors
     /// The send at the front cannot be posted, as the error says; it and those behind it stay.
     fn post_send(&mut self, qp: QpId, sends: &mut VecDeque<SendWr>) -> Result<(), DeviceError>;
+
+    /// Asks for one [`DeviceEvent::SrqLimit`] when fewer than `limit` receives are posted; 0 takes the
+    /// request back. The event disarms it: ask again after each, and after a refill.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]: watch [`Device::posted_recvs`] instead.
+    fn arm_srq_limit(&mut self, limit: usize) -> Result<(), DeviceError> {
+        let _ = limit;
+        Err(DeviceError::Unsupported("an SRQ limit"))
+    }
 
     /// Takes up to `budget` completions. Fewer means that there are no more now.
     fn poll(&mut self, out: &mut Vec<Completion>, budget: usize);
@@ -360,7 +378,8 @@ pub struct PortCounters {
     pub qkey_violations: u64,
     /// Datagrams dropped because no receive was posted (`out_of_buffer`).
     pub out_of_buffer: u64,
-    /// Datagrams dropped by the operating system because the device was not polled in time.
+    /// Datagrams dropped by the operating system because the device was not polled in time. A batch that it kept
+    /// together counts as one, and what was dropped last shows with the next datagram.
     pub overruns: u64,
     /// Datagrams dropped because their ICRC is wrong.
     pub icrc_errors: u64,
@@ -373,7 +392,8 @@ pub struct PortCounters {
 /// See [`Device::sources`].
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
-    /// Changes whenever `fds` does.
+    /// Changes whenever `fds` does. Then register all of them anew: the number of a descriptor that was closed
+    /// may stand for another one now.
     pub epoch: u64,
     /// The descriptors; they stay open until the epoch changes.
     pub fds: &'a [RawFd],
@@ -394,10 +414,13 @@ pub enum Armed {
 pub enum DeviceError {
     /// The step breaks the transition table or a check beside it.
     #[error(transparent)]
-    Transition(#[from] qcast_proto::qp::TransitionError),
+    Modify(#[from] qcast_proto::qp::ModifyError),
     /// The queue pair is not in RTS, so nothing may be posted to its send queue.
     #[error("the QP is in {0}, and sends can be posted in RTS only")]
     NotReady(QpState),
+    /// The address handle is still being resolved.
+    #[error("the address handle is not resolved yet; send after its AhReady event")]
+    AhPending,
     /// The payload is larger than the path MTU. A real device would report success and send nothing.
     #[error("a payload of {len} bytes does not fit the path MTU of {max}")]
     TooLarge {
@@ -433,6 +456,19 @@ pub enum DeviceError {
         ours: Gid,
         /// The peer's.
         theirs: Gid,
+    },
+    /// The interface has no route for groups, so that nothing could be sent to one.
+    #[error(
+        "no route to {group} on {interface}; make one, as root: \
+         ip -6 route add {kind} ff00::/8 dev {interface} table local"
+    )]
+    NoRoute {
+        /// The group.
+        group: std::net::IpAddr,
+        /// The interface.
+        interface: String,
+        /// The kind of route that is needed: `local` on loopback, `multicast` elsewhere.
+        kind: &'static str,
     },
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]

@@ -96,6 +96,24 @@ impl<T: TxFrame> Outbox<T> {
         }
     }
 
+    /// The `len` bytes that were claimed last.
+    pub fn claimed(&self, len: usize) -> Option<&[u8]> {
+        let at = self.filled + MESSAGE_HEADER;
+        // The frame's length is set when it is sealed; until then its room is what there is.
+        self.open.as_ref()?.room().get(at..at + len)
+    }
+
+    /// The `len` bytes that were claimed last, to be written.
+    pub fn claimed_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.filled + MESSAGE_HEADER;
+        self.open.as_mut()?.room_mut().get_mut(at..at + len)
+    }
+
+    /// Frames that are free to be filled.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
     /// Closes the open frame, so that it can be taken though it is not full.
     pub fn seal(&mut self) {
         if self.filled == FRAME_HEADER {

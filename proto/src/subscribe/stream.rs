@@ -76,6 +76,24 @@ pub struct StreamStats {
     pub refused: u64,
 }
 
+impl core::ops::Add for StreamStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            frames: self.frames + other.frames,
+            repaired: self.repaired + other.repaired,
+            duplicates: self.duplicates + other.duplicates,
+            beyond: self.beyond + other.beyond,
+            missing: self.missing + other.missing,
+            lost: self.lost + other.lost,
+            naks: self.naks + other.naks,
+            suppressed: self.suppressed + other.suppressed,
+            refused: self.refused + other.refused,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Slot<R> {
     Missing,

@@ -1,0 +1,619 @@
+//! Joins one device and one protocol node.
+//!
+//! [`Engine::turn`] is the whole of it: completions in, protocol, sends out, in bounded steps, at a
+//! time that the caller gives. The runtime calls it from a thread or for the application; tests call
+//! it in virtual time.
+
+mod ah_cache;
+mod group;
+pub(crate) mod lease;
+pub(crate) mod outlet;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use qcast_proto::addr::{NodeId, PeerAddr};
+use qcast_proto::buf::{RxFrame, TxFrame};
+use qcast_proto::node::{
+    Event, FrameToken, GroupCounters, GroupId, Node, NodeConfig, PublisherId, StreamStats,
+    SubscriberId, To,
+};
+use qcast_proto::publish::{Hold, Outbox, PublisherConfig, PublisherStats, Receiver};
+use qcast_proto::subscribe::SubscriberConfig;
+use qcast_proto::time::{Duration, Instant};
+
+use crate::device::{
+    Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr, WcStatus,
+};
+pub use ah_cache::AhStats;
+use ah_cache::{AhCache, Lookup};
+use group::{EngineGroup, Joining};
+pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
+use lease::{Lease, RecvPool};
+use outlet::{Item, PublisherOutlet, SubscriberOutlet};
+
+/// How an engine is set up.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineConfig {
+    /// The node.
+    pub node: NodeConfig,
+    /// Seed of the node's random numbers.
+    pub seed: u64,
+    /// Receives that are posted at most.
+    pub srq_depth: usize,
+    /// Address handles kept at most.
+    pub max_ah: usize,
+}
+
+impl EngineConfig {
+    /// An engine for `node` with the default bounds.
+    pub fn new(node: NodeConfig, seed: u64) -> Self {
+        Self { node, seed, srq_depth: 2048, max_ah: 1024 }
+    }
+}
+
+/// What a turn says.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Whether there is more to do at once: the turn ended because its budget did.
+    pub more: bool,
+    /// When the next turn is due, if nothing happens before.
+    pub next: Option<Instant>,
+}
+
+/// One node on one device. See the [module](self).
+pub struct Engine {
+    device: Box<dyn Device>,
+    node: Node<SendBuf, Lease>,
+    recv: RecvPool,
+    ah: AhCache,
+    groups: BTreeMap<GroupId, EngineGroup>,
+    joining: Vec<Joining>,
+    joined: Vec<(u64, JoinOutcome)>,
+    /// Groups to be left once their publishers are closed and last words are said.
+    leaving: BTreeSet<GroupId>,
+    publishers: BTreeMap<PublisherId, Publisher>,
+    subscribers: BTreeMap<SubscriberId, Subscriber>,
+    /// Frames for peers whose address is being resolved.
+    waiting: VecDeque<(GroupId, PeerAddr, SendBuf, FrameToken)>,
+    completions: Vec<Completion>,
+    freed: Vec<SendBuf>,
+    next_ticket: u64,
+    drops_seen: u64,
+    reported: Instant,
+    max_frame: usize,
+}
+
+struct Publisher {
+    group: GroupId,
+    outlet: Arc<PublisherOutlet>,
+    closing: bool,
+    confirmed: bool,
+}
+
+struct Subscriber {
+    group: GroupId,
+    outlet: Arc<SubscriberOutlet>,
+    items: Vec<Item>,
+}
+
+/// Completions handled in one turn; after as many the engine looks at timers and sends too.
+const RECV_BUDGET: usize = 256;
+
+/// Frames sent in one turn.
+const SEND_BUDGET: usize = 256;
+
+/// Frames that an outbox has beyond the window, so that the application can fill some while others wait to be sent.
+const OUTBOX_FRAMES: usize = 128;
+
+/// Control frames in flight at once.
+const CONTROL_FRAMES: usize = 64;
+
+/// Frames that wait for an address to be resolved; a reliable layer lies above, so more are dropped.
+const MAX_WAITING: usize = 256;
+
+/// Receives are posted in lots of at least this many.
+const REFILL: usize = 16;
+
+/// How often numbers are copied to where applications read them.
+const REPORT_EVERY: Duration = Duration::from_millis(20);
+
+impl TxFrame for SendBuf {
+    fn capacity(&self) -> usize {
+        self.capacity()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn room(&self) -> &[u8] {
+        self.room()
+    }
+
+    fn room_mut(&mut self) -> &mut [u8] {
+        self.room_mut()
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.set_len(len);
+    }
+}
+
+impl Engine {
+    /// Sets a node up on a device: receives are posted, no group is joined yet.
+    ///
+    /// # Errors
+    /// The device refused memory or receives.
+    pub fn new(
+        now: Instant,
+        mut device: Box<dyn Device>,
+        config: EngineConfig,
+    ) -> Result<Self, DeviceError> {
+        let caps = device.caps();
+        let max_frame = caps.max_payload;
+        if max_frame < qcast_proto::wire::frame::MIN_MTU {
+            return Err(DeviceError::Unsupported("a path MTU below 512 bytes"));
+        }
+        let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
+        let max_ah = config.max_ah.min(caps.max_ah);
+        let mut node_config = config.node;
+        // What the device may have to hold before it is polled, and what can be posted, bound the window.
+        node_config.receive_window =
+            node_config.receive_window.min(caps.backlog).min(depth / 2).max(1);
+        let mut recv = RecvPool::new(device.alloc_recv(depth)?);
+        device.post_recv(&mut recv.free)?;
+        let mut node = Node::new(now, node_config, config.seed);
+        node.supply(device.alloc_send(CONTROL_FRAMES)?);
+        Ok(Self {
+            device,
+            node,
+            recv,
+            ah: AhCache::new(max_ah),
+            groups: BTreeMap::new(),
+            joining: Vec::new(),
+            joined: Vec::new(),
+            leaving: BTreeSet::new(),
+            publishers: BTreeMap::new(),
+            subscribers: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            completions: Vec::with_capacity(RECV_BUDGET),
+            freed: Vec::new(),
+            next_ticket: 0,
+            drops_seen: 0,
+            reported: now,
+            max_frame,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    /// The device, to be configured or disturbed.
+    pub fn device_mut(&mut self) -> &mut dyn Device {
+        &mut *self.device
+    }
+
+    /// The node's description.
+    pub fn node_config(&self) -> &NodeConfig {
+        self.node.config()
+    }
+
+    /// The address cache's numbers.
+    pub fn ah_stats(&self) -> AhStats {
+        self.ah.stats
+    }
+
+    /// Where every receive buffer is: posted, on loan, waiting to be posted, and how many there are. What is missing
+    /// from the sum is in completions that were not polled yet.
+    pub fn buffers(&self) -> [usize; 4] {
+        let free = self.recv.free.len();
+        [self.device.posted_recvs(), self.recv.on_loan(), free, self.recv.capacity()]
+    }
+
+    /// Opens a publisher's stream in a group.
+    ///
+    /// # Errors
+    /// The device refused the memory.
+    pub(crate) fn open_publisher(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        config: PublisherConfig,
+    ) -> Result<(PublisherId, Arc<PublisherOutlet>), DeviceError> {
+        let frames = self.device.alloc_send(config.window + OUTBOX_FRAMES)?;
+        let (id, header) =
+            self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
+        let outbox = Outbox::new(header, self.max_frame, frames);
+        let outlet = Arc::new(PublisherOutlet::new(outbox));
+        let publisher =
+            Publisher { group, outlet: Arc::clone(&outlet), closing: false, confirmed: true };
+        self.publishers.insert(id, publisher);
+        Ok((id, outlet))
+    }
+
+    /// Starts to close a publisher; its report says when it is closed.
+    pub(crate) fn close_publisher(&mut self, id: PublisherId) {
+        if let Some(p) = self.publishers.get_mut(&id) {
+            p.closing = true;
+            p.outlet.dirty.store(true, Ordering::Release);
+        }
+    }
+
+    /// Opens a subscription in a group.
+    pub(crate) fn open_subscriber(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        config: SubscriberConfig,
+    ) -> Option<(SubscriberId, Arc<SubscriberOutlet>)> {
+        let outlet = Arc::new(SubscriberOutlet::new(config.queue, config.reliability));
+        let id = self.node.open_subscriber(now, group, config)?;
+        let subscriber = Subscriber { group, outlet: Arc::clone(&outlet), items: Vec::new() };
+        self.subscribers.insert(id, subscriber);
+        Some((id, outlet))
+    }
+
+    /// Closes a subscription at once; publishers are told with the next turn.
+    pub(crate) fn close_subscriber(&mut self, now: Instant, id: SubscriberId) {
+        self.node.close_subscriber(now, id);
+        if let Some(s) = self.subscribers.remove(&id) {
+            s.outlet.close();
+        }
+    }
+
+    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
+    pub(crate) fn leave(&mut self, group: GroupId) {
+        self.leaving.insert(group);
+    }
+
+    fn leave_groups(&mut self) {
+        let done = |group: &GroupId, e: &Self| {
+            e.publishers.values().all(|p| p.group != *group)
+                && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
+        };
+        while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
+            self.leaving.remove(&group);
+            self.leave_group(group);
+        }
+    }
+
+    /// Whether nothing is open or on its way out any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.publishers.is_empty() && self.leaving.is_empty()
+    }
+
+    /// A publisher's live subscribers.
+    pub(crate) fn receivers(&mut self, publisher: PublisherId) -> Vec<(NodeId, Receiver)> {
+        self.node.receivers(publisher)
+    }
+
+    /// Who holds a publisher back.
+    pub(crate) fn hold(&mut self, publisher: PublisherId) -> Option<Hold> {
+        self.node.hold(publisher)
+    }
+
+    /// A publisher's numbers, unless it is closed.
+    pub(crate) fn publisher_stats(&mut self, publisher: PublisherId) -> Option<PublisherStats> {
+        self.node.publisher_stats(publisher)
+    }
+
+    /// The numbers of all streams of a group together.
+    pub(crate) fn stream_stats(&self, group: GroupId) -> StreamStats {
+        self.node.streams(group).into_iter().fold(StreamStats::default(), |sum, (_, s)| sum + s)
+    }
+
+    /// A group's counters.
+    pub(crate) fn group_counters(&self, group: GroupId) -> GroupCounters {
+        self.node.group_counters(group)
+    }
+
+    /// Does what there is to do, in bounded steps.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        self.device.advance(now);
+        self.take_device_events(now);
+        let mut more = self.take_completions(now);
+        self.refill();
+        self.take_room();
+        more |= self.take_outboxes(now);
+        if self.node.poll_timeout().is_some_and(|due| due <= now) {
+            self.node.handle_timeout(now);
+        }
+        more |= self.send(now);
+        self.hand_out();
+        self.report(now);
+        self.leave_groups();
+        more |= self.device.arm() == Armed::Again;
+        Turn { more, next: self.next_deadline() }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let joining = self.joining.iter().map(|j| j.deadline).min();
+        [self.node.poll_timeout(), self.device.next_deadline(), joining].into_iter().flatten().min()
+    }
+
+    fn take_completions(&mut self, now: Instant) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.device.poll(&mut completions, RECV_BUDGET);
+        let full = completions.len() >= RECV_BUDGET;
+        for completion in completions.drain(..) {
+            match completion {
+                Completion::Send { ah, token, buf, status, .. } => {
+                    if status != WcStatus::Success {
+                        tracing::debug!(?status, "a send failed");
+                    }
+                    self.ah.unpin(ah);
+                    self.node.handle_sent(FrameToken::from_bits(token), buf);
+                }
+                Completion::Recv { qp, buf, source, status } => {
+                    let group = qp.and_then(|qp| self.group_of(qp));
+                    let (Some(group), WcStatus::Success) = (group, status) else {
+                        self.recv.free.push(buf);
+                        continue;
+                    };
+                    let from =
+                        PeerAddr { gid: source.gid, qpn: source.qpn, udp_port: source.udp_port };
+                    self.receive(now, group, from, source.multicast, buf);
+                }
+            }
+        }
+        self.completions = completions;
+        full
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        from: PeerAddr,
+        multicast: bool,
+        buf: RecvBuf,
+    ) {
+        let counters = self.device.counters();
+        let drops = counters.out_of_buffer + counters.overruns;
+        if drops != self.drops_seen {
+            self.drops_seen = drops;
+            self.node.handle_starvation(now);
+        }
+        let lease = self.recv.lend(buf);
+        tracing::trace!(%from.gid, bytes = lease.bytes().len(), multicast, "received");
+        self.node.handle_datagram(now, group, from, multicast, lease);
+    }
+
+    fn group_of(&self, qp: QpId) -> Option<GroupId> {
+        self.groups.iter().find(|(_, g)| g.qp == qp).map(|(id, _)| *id)
+    }
+
+    fn refill(&mut self) {
+        self.recv.collect();
+        let posted = self.device.posted_recvs();
+        if self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2 {
+            if let Err(error) = self.device.post_recv(&mut self.recv.free) {
+                tracing::warn!(%error, "receives could not be posted");
+            }
+        }
+        self.node.set_headroom(self.device.posted_recvs());
+    }
+
+    fn take_room(&mut self) {
+        for (id, s) in &self.subscribers {
+            self.node.set_room(*id, s.outlet.room());
+        }
+    }
+
+    /// Moves frames from outboxes to the node, and freed ones back. A frame that is not full is closed
+    /// and taken only when nothing waits before it: while the link is busy it goes on filling.
+    fn take_outboxes(&mut self, now: Instant) -> bool {
+        let mut more = false;
+        for (id, p) in &mut self.publishers {
+            self.node.take_freed(*id, &mut self.freed);
+            let dirty = p.outlet.dirty.swap(false, Ordering::AcqRel);
+            if !dirty && self.freed.is_empty() {
+                continue;
+            }
+            let mut outbox = p.outlet.outbox.lock();
+            let freed = !self.freed.is_empty();
+            outbox.refill(self.freed.drain(..));
+            let room = self.node.publisher_room(*id);
+            let mut budget = room.min(SEND_BUDGET);
+            while budget > 0 {
+                if outbox.sealed() == 0 {
+                    outbox.seal();
+                }
+                let Some(frame) = outbox.take() else { break };
+                self.node.publish(*id, frame);
+                budget -= 1;
+            }
+            let (empty, free) = (outbox.is_empty(), outbox.free());
+            drop(outbox);
+            if !empty {
+                // Held back, or out of budget: what is left is taken when there is room.
+                p.outlet.dirty.store(true, Ordering::Release);
+                more |= room > SEND_BUDGET;
+            }
+            p.confirmed = false;
+            if p.closing && empty {
+                p.closing = false;
+                self.node.close_publisher(now, *id);
+            }
+            // Waking it for every frame would make the application's thread the bottleneck.
+            if freed && free >= OUTBOX_FRAMES / 2 {
+                p.outlet.room.notify_one();
+            }
+        }
+        more
+    }
+
+    fn send(&mut self, now: Instant) -> bool {
+        self.send_waiting(now);
+        let mut budget = SEND_BUDGET;
+        let blocked = self.groups.values().any(|g| g.queue.len() >= SEND_BUDGET);
+        while budget > 0 && !blocked {
+            let Some(t) = self.node.poll_transmit(now) else { break };
+            budget -= 1;
+            self.route(now, t.group, t.to, t.frame, t.token);
+        }
+        let mut stuck = false;
+        for g in self.groups.values_mut() {
+            if g.queue.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
+                g.refuse_front(&error, &mut self.ah, &mut self.node);
+                stuck = true;
+            }
+        }
+        budget == 0 || stuck
+    }
+
+    fn send_waiting(&mut self, now: Instant) {
+        for _ in 0..self.waiting.len() {
+            let Some((group, peer, frame, token)) = self.waiting.pop_front() else { break };
+            self.route(now, group, To::Peer(peer), frame, token);
+        }
+    }
+
+    /// Finds the way for a frame and queues it.
+    fn route(&mut self, now: Instant, group: GroupId, to: To, frame: SendBuf, token: FrameToken) {
+        let Some(g) = self.groups.get_mut(&group) else {
+            self.node.handle_sent(token, frame);
+            return;
+        };
+        let (ah, qpn) = match to {
+            To::Group => (g.ah, qcast_proto::addr::Qpn::MULTICAST),
+            To::Peer(peer) => {
+                let way = crate::device::AhAttrs { gid: peer.gid, udp_port: peer.udp_port };
+                match self.ah.pin(now, &mut *self.device, way) {
+                    Lookup::Ready(ah) => (ah, peer.qpn),
+                    Lookup::Pending if self.waiting.len() < MAX_WAITING => {
+                        self.waiting.push_back((group, peer, frame, token));
+                        return;
+                    }
+                    Lookup::Pending | Lookup::Failed => {
+                        self.node.handle_sent(token, frame);
+                        return;
+                    }
+                }
+            }
+        };
+        let qkey = g.setup.qkey.get();
+        g.queue.push_back(SendWr { ah, qpn, qkey, token: token.to_bits(), buf: frame });
+    }
+
+    /// Hands events to whom they are for.
+    fn hand_out(&mut self) {
+        while let Some(event) = self.node.poll_event() {
+            let (subscriber, item) = match event {
+                Event::Frame { subscriber, key, sequence, frame } => {
+                    (subscriber, Item::Frame { key, sequence, frame })
+                }
+                Event::Message { subscriber, key, sequence, message } => {
+                    let weight = message.len().div_ceil(self.max_frame) as u64;
+                    (subscriber, Item::Message { key, sequence, message, weight })
+                }
+                Event::Notice { subscriber, notice } => (subscriber, Item::Notice(notice)),
+                Event::Publisher { publisher, event } => {
+                    self.tell_publisher(publisher, event);
+                    continue;
+                }
+                _ => continue,
+            };
+            if let Some(s) = self.subscribers.get_mut(&subscriber) {
+                s.items.push(item);
+            }
+        }
+        for s in self.subscribers.values_mut() {
+            if !s.items.is_empty() {
+                s.outlet.put(&mut s.items);
+            }
+        }
+    }
+
+    fn tell_publisher(&mut self, id: PublisherId, event: qcast_proto::publish::PublisherEvent) {
+        let Some(p) = self.publishers.get(&id) else { return };
+        let closed = matches!(event, qcast_proto::publish::PublisherEvent::Closed(_));
+        let stats = self.node.publisher_stats(id).unwrap_or_default();
+        let receivers = self.node.receivers(id);
+        let mut report = p.outlet.report.lock();
+        report.stats = stats;
+        report.receivers = receivers;
+        report.take(event);
+        drop(report);
+        p.outlet.changed.notify_all();
+        if closed {
+            p.outlet.room.notify_all();
+            self.node.remove_publisher(id);
+            self.publishers.remove(&id);
+        }
+    }
+
+    /// Copies numbers to where applications read them: now and then, and whenever somebody waits.
+    fn report(&mut self, now: Instant) {
+        let all = now.saturating_since(self.reported) >= REPORT_EVERY;
+        for (id, p) in &mut self.publishers {
+            if !all && p.confirmed {
+                continue;
+            }
+            let Some(stats) = self.node.publisher_stats(*id) else { continue };
+            let confirmed = self.node.is_sent(*id)
+                && stats.confirmed == stats.head
+                && p.outlet.outbox.lock().is_empty();
+            if !all && !confirmed {
+                continue;
+            }
+            p.confirmed = confirmed;
+            let hold = self.node.hold(*id);
+            let mut report = p.outlet.report.lock();
+            report.stats = stats;
+            report.hold = hold;
+            report.confirmed = confirmed;
+            drop(report);
+            p.outlet.changed.notify_all();
+        }
+        if !all {
+            return;
+        }
+        self.reported = now;
+        for s in self.subscribers.values() {
+            s.outlet.report.lock().streams = self.node.streams(s.group);
+        }
+    }
+
+    fn take_device_events(&mut self, now: Instant) {
+        while let Some(event) = self.device.poll_event() {
+            match event {
+                DeviceEvent::Joined { qp, mgid, ah } => self.joined(qp, mgid, ah),
+                DeviceEvent::JoinFailed { qp, mgid, error } => self.join_failed(qp, mgid, error),
+                DeviceEvent::AhReady { ah } => self.ah.resolved(ah),
+                DeviceEvent::AhFailed { ah, error } => {
+                    tracing::debug!(%error, "an address did not resolve");
+                    self.ah.unresolved(now, ah);
+                }
+                DeviceEvent::QpFault { qp, state } => self.recover(qp, state),
+                DeviceEvent::PortChanged => self.port_changed(now),
+                DeviceEvent::SrqLimit => self.refill(),
+                DeviceEvent::Lost => tracing::error!("the device is gone"),
+            }
+        }
+        self.expire_joins(now);
+    }
+
+    /// The address that peers reach a queue pair of this node by.
+    fn address(&self, qp: QpId) -> PeerAddr {
+        let port = self.device.port();
+        PeerAddr { gid: port.gid, qpn: self.device.qpn(qp), udp_port: port.udp_port }
+    }
+
+    fn port_changed(&mut self, now: Instant) {
+        self.ah.flush(&mut *self.device);
+        let groups: Vec<(GroupId, QpId)> = self.groups.iter().map(|(id, g)| (*id, g.qp)).collect();
+        for (id, qp) in groups {
+            let address = self.address(qp);
+            self.node.readdress(now, id, address);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What an application thread shares with the engine: a publisher's outbox, a subscriber's queue.
+//!
+//! Each is one lock that is held for a few lines, plus atomics that save taking it. Per message an
+//! application thread takes a lock that nobody else wants; the engine takes it once a turn.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
+
+use parking_lot::{Condvar, Mutex};
+use qcast_proto::addr::{NodeId, Sequence};
+use qcast_proto::node::StreamStats;
+use qcast_proto::publish::{Closed, Hold, Outbox, PublisherEvent, PublisherStats, Receiver};
+use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
+
+use super::lease::Lease;
+use crate::device::SendBuf;
+
+/// A publisher, as both sides see it.
+#[derive(Debug)]
+pub(crate) struct PublisherOutlet {
+    pub(crate) outbox: Mutex<Outbox<SendBuf>>,
+    /// Frames have come free.
+    pub(crate) room: Condvar,
+    /// Something was put into the outbox that the engine has not seen.
+    pub(crate) dirty: AtomicBool,
+    pub(crate) report: Mutex<PublisherReport>,
+    /// The report has changed.
+    pub(crate) changed: Condvar,
+}
+
+/// What the engine tells about a publisher.
+#[derive(Debug, Default)]
+pub(crate) struct PublisherReport {
+    pub(crate) ready: bool,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) stats: PublisherStats,
+    pub(crate) receivers: Vec<(NodeId, Receiver)>,
+    pub(crate) events: VecDeque<PublisherEvent>,
+    pub(crate) closed: Option<Closed>,
+    /// Everything that was published has been sent, and confirmed by all that are waited for.
+    pub(crate) confirmed: bool,
+}
+
+/// Events that wait for an application that does not ask; the oldest go first.
+const MAX_EVENTS: usize = 1024;
+
+impl PublisherOutlet {
+    pub(crate) fn new(outbox: Outbox<SendBuf>) -> Self {
+        Self {
+            outbox: Mutex::new(outbox),
+            room: Condvar::new(),
+            dirty: AtomicBool::new(false),
+            report: Mutex::new(PublisherReport::default()),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl PublisherReport {
+    pub(super) fn take(&mut self, event: PublisherEvent) {
+        match &event {
+            PublisherEvent::Ready => self.ready = true,
+            PublisherEvent::Closed(closed) => self.closed = Some(closed.clone()),
+            _ => {}
+        }
+        if self.events.len() >= MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// A subscriber, as both sides see it.
+#[derive(Debug)]
+pub(crate) struct SubscriberOutlet {
+    pub(crate) queue: Mutex<Queue>,
+    /// Something was put into the queue.
+    pub(crate) ready: Condvar,
+    /// Weights of what the application is done with.
+    taken: AtomicU64,
+    /// The engine found the queue fuller than half, and wants to hear when it is not.
+    pub(crate) low: AtomicBool,
+    pub(crate) limit: usize,
+    pub(crate) reliability: Reliability,
+    pub(crate) report: Mutex<SubscriberReport>,
+}
+
+/// What waits for the application.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) items: VecDeque<Item>,
+    put: u64,
+    waiters: usize,
+    pub(crate) waker: Option<Waker>,
+    /// What a full queue of a subscription that holds nobody back had to drop.
+    dropped: VecDeque<(StreamKey, Sequence, Sequence)>,
+    pub(crate) closed: bool,
+}
+
+/// Numbers of a subscriber's streams, at the engine's last turn.
+#[derive(Debug, Default)]
+pub(crate) struct SubscriberReport {
+    pub(crate) streams: Vec<(StreamInfo, StreamStats)>,
+}
+
+/// Something for the application.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Frame { key: StreamKey, sequence: Sequence, frame: Lease },
+    Message { key: StreamKey, sequence: Sequence, message: Vec<u8>, weight: u64 },
+    Notice(Notice),
+}
+
+impl Item {
+    /// How many frames of the queue it takes.
+    pub(crate) fn weight(&self) -> u64 {
+        match self {
+            Self::Frame { .. } => 1,
+            Self::Message { weight, .. } => *weight,
+            Self::Notice(_) => 0,
+        }
+    }
+}
+
+impl SubscriberOutlet {
+    pub(crate) fn new(limit: usize, reliability: Reliability) -> Self {
+        Self {
+            queue: Mutex::new(Queue::default()),
+            ready: Condvar::new(),
+            taken: AtomicU64::new(0),
+            low: AtomicBool::new(false),
+            limit,
+            reliability,
+            report: Mutex::new(SubscriberReport::default()),
+        }
+    }
+
+    /// Puts what one turn brought into the queue, and wakes whoever waits for it.
+    pub(super) fn put(&self, items: &mut Vec<Item>) {
+        let mut queue = self.queue.lock();
+        for item in items.drain(..) {
+            self.put_one(&mut queue, item);
+        }
+        let wake = queue.waiters > 0;
+        let waker = queue.waker.take();
+        drop(queue);
+        if wake {
+            self.ready.notify_one();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn put_one(&self, queue: &mut Queue, item: Item) {
+        queue.put += item.weight();
+        if self.reliability == Reliability::Latest && item.weight() > 0 {
+            self.drop_older(queue, &item);
+        } else if self.reliability == Reliability::BestEffort {
+            while queue.outstanding(&self.taken) > self.limit as u64 && self.drop_oldest(queue) {}
+        }
+        queue.items.push_back(item);
+    }
+
+    /// A newer message replaces those of its stream that were not taken.
+    fn drop_older(&self, queue: &mut Queue, newer: &Item) {
+        let (Item::Frame { key, .. } | Item::Message { key, .. }) = newer else { return };
+        queue.items.retain(|old| {
+            let replaced = matches!(old, Item::Frame { key: k, .. } | Item::Message { key: k, .. } if k == key);
+            if replaced {
+                self.taken.fetch_add(old.weight(), Ordering::Relaxed);
+            }
+            !replaced
+        });
+    }
+
+    fn drop_oldest(&self, queue: &mut Queue) -> bool {
+        let Some(at) = queue.items.iter().position(|i| i.weight() > 0) else { return false };
+        let Some(old) = queue.items.remove(at) else { return false };
+        self.taken.fetch_add(old.weight(), Ordering::Relaxed);
+        if let Item::Frame { key, sequence, .. } | Item::Message { key, sequence, .. } = old {
+            match queue.dropped.back_mut() {
+                Some((k, _, last)) if *k == key && last.next() == sequence => *last = sequence,
+                _ => queue.dropped.push_back((key, sequence, sequence)),
+            }
+        }
+        true
+    }
+
+    /// Takes everything that waits. With nothing there it waits for `patience`, for ever if `None`.
+    pub(crate) fn take(&self, into: &mut VecDeque<Item>, patience: Patience) -> bool {
+        let mut queue = self.queue.lock();
+        if queue.items.is_empty() && !queue.closed {
+            queue.waiters += 1;
+            match patience {
+                Patience::None => {}
+                Patience::Until(deadline) => {
+                    while queue.items.is_empty()
+                        && !queue.closed
+                        && !self.ready.wait_until(&mut queue, deadline).timed_out()
+                    {
+                    }
+                }
+                Patience::Forever => {
+                    while queue.items.is_empty() && !queue.closed {
+                        self.ready.wait(&mut queue);
+                    }
+                }
+            }
+            queue.waiters -= 1;
+        }
+        for (key, first, last) in queue.dropped.drain(..) {
+            let cause = LossCause::QueueFull;
+            into.push_back(Item::Notice(Notice::Lost { key, first, last, cause }));
+        }
+        into.append(&mut queue.items);
+        !into.is_empty()
+    }
+
+    /// The application is done with something of this weight. Says whether the engine wants to know.
+    pub(crate) fn done(&self, weight: u64, backlog: usize) -> bool {
+        self.taken.fetch_add(weight, Ordering::Release);
+        self.low.load(Ordering::Relaxed)
+            && backlog <= self.limit / 2
+            && self.low.swap(false, Ordering::AcqRel)
+    }
+
+    /// How many more frames the queue takes.
+    pub(super) fn room(&self) -> usize {
+        let outstanding = self.queue.lock().outstanding(&self.taken);
+        let room = self.limit.saturating_sub(usize::try_from(outstanding).unwrap_or(usize::MAX));
+        if room < self.limit / 2 {
+            self.low.store(true, Ordering::Release);
+        }
+        room
+    }
+
+    /// Has `waker` woken when something is put into the queue. Says whether something is there already.
+    #[cfg(feature = "async")]
+    pub(crate) fn wake_when_ready(&self, waker: &Waker) -> bool {
+        let mut queue = self.queue.lock();
+        queue.waker = Some(waker.clone());
+        !queue.items.is_empty()
+    }
+
+    pub(super) fn close(&self) {
+        let mut queue = self.queue.lock();
+        queue.closed = true;
+        let waker = queue.waker.take();
+        drop(queue);
+        self.ready.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Queue {
+    fn outstanding(&self, taken: &AtomicU64) -> u64 {
+        self.put.saturating_sub(taken.load(Ordering::Acquire))
+    }
+}
+
+/// How long to wait for something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Not at all.
+    None,
+    /// Until then.
+    Until(std::time::Instant),
+    /// As long as it takes.
+    Forever,
+}

@@ -1,0 +1,176 @@
+//! A group of nodes that hear each other's messages.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qcast_proto::addr::{Gid, QKey, group_address};
+use qcast_proto::node::{GroupCounters, GroupId};
+use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
+
+use crate::device::DeviceError;
+use crate::engine::{GroupSetup, JoinFailure};
+use crate::node::Node;
+use crate::publisher::PublisherBuilder;
+use crate::subscriber::SubscriberBuilder;
+
+/// A joined group.
+///
+/// A clone is another handle. The group is left when its last handle, publisher and subscriber is gone.
+#[derive(Clone, Debug)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    node: Node,
+    id: GroupId,
+    name: String,
+    mgid: IpAddr,
+    qkey: QKey,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.node.runtime().engine().leave(self.id);
+        self.node.runtime().wake();
+    }
+}
+
+impl Group {
+    /// The group's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The group's multicast address.
+    pub fn mgid(&self) -> IpAddr {
+        self.inner.mgid
+    }
+
+    /// The group's queue key.
+    pub fn qkey(&self) -> QKey {
+        self.inner.qkey
+    }
+
+    /// The node that joined it.
+    pub fn node(&self) -> &Node {
+        &self.inner.node
+    }
+
+    /// Starts to set a publisher up.
+    pub fn publisher(&self) -> PublisherBuilder {
+        PublisherBuilder::new(self.clone())
+    }
+
+    /// Starts to set a subscriber up.
+    pub fn subscriber(&self) -> SubscriberBuilder {
+        SubscriberBuilder::new(self.clone())
+    }
+
+    /// What the group received and dropped.
+    pub fn counters(&self) -> GroupCounters {
+        self.inner.node.runtime().engine().group_counters(self.inner.id)
+    }
+
+    pub(crate) fn id(&self) -> GroupId {
+        self.inner.id
+    }
+}
+
+/// Sets a group up.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `join`"]
+pub struct GroupBuilder {
+    node: Node,
+    name: String,
+    qkey: Option<QKey>,
+    secret: Vec<u8>,
+    mgid: Option<IpAddr>,
+    timeout: Duration,
+}
+
+impl GroupBuilder {
+    pub(crate) fn new(node: Node, name: String) -> Self {
+        let timeout = Duration::from_secs(5);
+        Self { node, name, qkey: None, secret: Vec::new(), mgid: None, timeout }
+    }
+
+    /// The group's queue key, instead of one that follows from its name and secret.
+    pub fn qkey(mut self, qkey: QKey) -> Self {
+        self.qkey = Some(qkey);
+        self
+    }
+
+    /// The secret that members share: the queue key follows from it and the name.
+    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.secret = secret.into();
+        self
+    }
+
+    /// The group's multicast address, instead of one that follows from its name.
+    pub fn mgid(mut self, mgid: IpAddr) -> Self {
+        self.mgid = Some(mgid);
+        self
+    }
+
+    /// How long the join may take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Joins the group. Blocks until the join has ended.
+    ///
+    /// # Errors
+    /// [`JoinError`]; nothing is left of the join.
+    pub fn join(self) -> Result<Group, JoinError> {
+        if self.name.is_empty() || !is_sound_name(&self.name) {
+            return Err(JoinError::Name(self.name));
+        }
+        let mgid = self.mgid.unwrap_or_else(|| IpAddr::V4(group_address(&self.name)));
+        let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
+        let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
+        let runtime = self.node.runtime();
+        let ticket = {
+            let deadline = runtime.now() + self.timeout;
+            runtime.engine().start_join(setup, deadline).map_err(JoinError::Device)?
+        };
+        let outcome = loop {
+            let mut engine = runtime.engine();
+            engine.turn(runtime.now());
+            if let Some(outcome) = engine.take_joined(ticket) {
+                break outcome;
+            }
+            drop(engine);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        runtime.wake();
+        let id = outcome.map_err(|failure| match failure {
+            JoinFailure::Device(error) => JoinError::Device(error),
+            JoinFailure::Timeout => JoinError::Timeout(mgid),
+        })?;
+        let inner = Inner { node: self.node.clone(), id, name: self.name, mgid, qkey };
+        Ok(Group { inner: Arc::new(inner) })
+    }
+}
+
+/// Why a group was not joined. Nothing is left of the join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The name is empty, too long, or has control characters.
+    #[error(
+        "{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters"
+    )]
+    Name(String),
+    /// The device refused.
+    #[error(transparent)]
+    Device(DeviceError),
+    /// The fabric did not answer in time.
+    #[error(
+        "joining {0} got no answer in time; on InfiniBand members with different QKeys look like this"
+    )]
+    Timeout(IpAddr),
+}

@@ -1,0 +1,6 @@
+//! One module for each provider: how its devices are opened, and that they run the suite.
+
+mod fault;
+mod sim;
+#[cfg(target_os = "linux")]
+mod soft;
