@@ -55,8 +55,8 @@ impl Incoming {
         if !force && fs::symlink_metadata(&path).is_ok() {
             return Err(exists(&path));
         }
-        let (temporary, file) = Temporary::create(dir)
-            .map_err(|error| cannot_write(&dir.join(name), &error))?;
+        let (temporary, file) =
+            Temporary::create(dir).map_err(|error| cannot_write(&dir.join(name), &error))?;
         Ok(Self {
             name: name.to_owned(),
             path,
@@ -196,8 +196,8 @@ mod tests {
 
     impl Folder {
         fn new(name: &str) -> Self {
-            let path = std::env::temp_dir()
-                .join(format!("qcast-incoming-{}-{name}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("qcast-incoming-{}-{name}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
             Self(path)
         }

@@ -131,7 +131,9 @@ struct Cutter {
 
 /// A line is longer than a message may be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is longer than a message may be ({max} bytes); --file with --size cuts it into pieces")]
+#[error(
+    "line {line} is longer than a message may be ({max} bytes); --file with --size cuts it into pieces"
+)]
 struct LongLine {
     line: u64,
     max: usize,

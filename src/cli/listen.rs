@@ -7,8 +7,8 @@ use qcast::{Group, Node, Notice, StreamInfo, StreamKey, Subscriber};
 use serde_json::{Value, json};
 
 use super::clock::{Every, now};
-use super::output::{Notes, Output, Seconds, count};
 use super::exit::Failure;
+use super::output::{Notes, Output, Seconds, count};
 
 /// Tells what happens: as sentences on standard error, or as objects with an `event` among the results.
 #[derive(Debug)]
@@ -57,7 +57,10 @@ impl Teller {
             || {
                 format!(
                     "{} listens to group {} ({}) on {}",
-                    node.name(), group.name(), group.mgid(), device.name
+                    node.name(),
+                    group.name(),
+                    group.mgid(),
+                    device.name
                 )
             },
         )
@@ -80,7 +83,9 @@ impl Teller {
             | Notice::PublisherBack(info)
             | Notice::PublisherRestarted(info)
             | Notice::PublisherClosed(info) => Stream::of(info),
-            Notice::Lost { key, .. } | Notice::Released { key, .. } => names.find(*key, subscriber).clone(),
+            Notice::Lost { key, .. } | Notice::Released { key, .. } => {
+                names.find(*key, subscriber).clone()
+            }
             _ => return Ok(()),
         };
         let (event, sentence, more) = told(notice, &stream);
@@ -121,7 +126,9 @@ fn told(notice: &Notice, stream: &Stream) -> (&'static str, String, Value) {
         Notice::PublisherLost(_) => {
             ("publisher_lost", format!("{who} is not heard any more"), Value::Null)
         }
-        Notice::PublisherBack(_) => ("publisher_back", format!("{who} is heard again"), Value::Null),
+        Notice::PublisherBack(_) => {
+            ("publisher_back", format!("{who} is heard again"), Value::Null)
+        }
         Notice::PublisherRestarted(_) => {
             ("publisher_restarted", format!("{who} was restarted"), Value::Null)
         }
@@ -185,7 +192,7 @@ impl Names {
                     session: key.session.to_string(),
                     topic: String::new(),
                 },
-                |info| Stream::of(&info),
+                Stream::of,
             );
             self.last = Some((key, stream));
         }
@@ -296,7 +303,8 @@ impl Watch {
                 ));
             }
         } else {
-            checks.push("all use the same --qkey or secret: see the rejected datagrams above".into());
+            checks
+                .push("all use the same --qkey or secret: see the rejected datagrams above".into());
         }
         let counters = group.counters();
         if counters.wrong_domain > 0 {
@@ -316,11 +324,24 @@ impl Watch {
     }
 }
 
+/// Closes a subscription so that publishers are told before the process ends.
+pub(crate) fn part(subscriber: Subscriber, node: &Node) {
+    drop(subscriber);
+    // The farewell leaves in this turn. A node that cannot be polled any more has nobody to part from.
+    let _ = node.poll(Duration::ZERO);
+}
+
 /// Why datagrams were rejected, for people.
 pub(crate) fn rejection(rejected: u64) -> Option<String> {
     (rejected > 0).then(|| {
-        let were = if rejected == 1 { "datagram was rejected because its" } else { "datagrams were rejected because their" };
-        format!("{rejected} {were} QKey differs from yours: the sender uses another --qkey or secret")
+        let were = if rejected == 1 {
+            "datagram was rejected because its"
+        } else {
+            "datagrams were rejected because their"
+        };
+        format!(
+            "{rejected} {were} QKey differs from yours: the sender uses another --qkey or secret"
+        )
     })
 }
 

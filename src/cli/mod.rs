@@ -7,9 +7,22 @@
 mod clock;
 mod completions;
 mod decode;
+mod demo;
 mod exit;
+mod incoming;
+mod input;
+mod listen;
+mod options;
+mod outgoing;
 mod output;
+mod process;
+mod publish;
+mod receive;
+mod send;
 mod signals;
+mod subscribe;
+mod transfer;
+mod values;
 
 use std::process::ExitCode;
 
@@ -21,13 +34,23 @@ use exit::{Chain, Exit, Failure, Outcome};
 #[derive(Debug, Parser)]
 #[command(name = "qcast", version, arg_required_else_help = true, propagate_version = true)]
 pub(crate) struct Cli {
+    /// Trace what the library does, on standard error; twice for decisions, three times for packets
+    /// (RUST_LOG chooses in detail)
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Pub(publish::PubArgs),
+    Sub(subscribe::SubArgs),
+    Send(send::SendArgs),
+    Receive(receive::ReceiveArgs),
     Decode(decode::DecodeArgs),
+    Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -45,8 +68,14 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Outcome {
+    options::trace(cli.verbose)?;
     match cli.command {
+        Command::Pub(args) => publish::run(&args),
+        Command::Sub(args) => subscribe::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
         Command::Decode(args) => decode(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }

@@ -44,7 +44,11 @@ impl NodeOptions {
             builder = builder.name(name.clone());
         }
         builder.open().map_err(|error| {
-            Failure::environment(format_args!("cannot open device {}: {}", self.device, Chain(&error)))
+            Failure::environment(format_args!(
+                "cannot open device {}: {}",
+                self.device,
+                Chain(&error)
+            ))
         })
     }
 }
@@ -101,13 +105,17 @@ impl GroupOptions {
         match key {
             Key::Default => {}
             Key::QKey(qkey) => builder = builder.qkey(*qkey),
-            Key::Secret(secret) => builder = builder.secret(secret),
+            Key::Secret(secret) => builder = builder.secret(secret.clone()),
         }
         if let Some(mgid) = self.mgid {
             builder = builder.mgid(mgid);
         }
         builder.join().map_err(|error| {
-            Failure::environment(format_args!("cannot join group {}: {}", self.group, Chain(&error)))
+            Failure::environment(format_args!(
+                "cannot join group {}: {}",
+                self.group,
+                Chain(&error)
+            ))
         })
     }
 }
@@ -129,7 +137,9 @@ fn read_secret(file: &Path) -> Result<Vec<u8>, Failure> {
     };
     let mut secret = Vec::new();
     fs::File::open(file)
-        .and_then(|file| io::Read::read_to_end(&mut io::Read::take(file, MAX_SECRET + 1), &mut secret))
+        .and_then(|file| {
+            io::Read::read_to_end(&mut io::Read::take(file, MAX_SECRET + 1), &mut secret)
+        })
         .map_err(|error| failed(&error))?;
     if secret.len() as u64 > MAX_SECRET {
         return Err(failed(&format_args!("it is longer than {MAX_SECRET} bytes")));

@@ -1,5 +1,6 @@
 //! A publisher with a person watching: waits that say what for, and that a signal ends.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use qcast::{Hold, PublishError, Publisher, PublisherEvent};
@@ -22,6 +23,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) publisher: Publisher,
     pub(crate) teller: Teller,
     pub(crate) out: Output,
+    /// Names of all subscribers that were ever there.
+    pub(crate) joined: BTreeSet<String>,
     interrupt: &'a Interrupt,
     look: Every,
 }
@@ -42,14 +45,19 @@ impl<'a> Outgoing<'a> {
         out: Output,
         interrupt: &'a Interrupt,
     ) -> Self {
-        Self { publisher, teller, out, interrupt, look: Every::new(SLICE) }
+        let look = Every::new(SLICE);
+        Self { publisher, teller, out, joined: BTreeSet::new(), interrupt, look }
     }
 
     /// Waits until `wanted` subscribers are there, or for `timeout`.
     ///
     /// # Errors
     /// They did not come in time.
-    pub(crate) fn wait_for(&mut self, wanted: usize, timeout: Option<Duration>) -> Result<Go, Failure> {
+    pub(crate) fn wait_for(
+        &mut self,
+        wanted: usize,
+        timeout: Option<Duration>,
+    ) -> Result<Go, Failure> {
         let (start, mut remind) = (now(), Every::new(PATIENCE));
         loop {
             let have = self.publisher.wait_for(wanted, SLICE);
@@ -136,6 +144,9 @@ impl<'a> Outgoing<'a> {
     /// Tells who came and went.
     pub(crate) fn tell_events(&mut self) -> Result<(), Failure> {
         while let Some(event) = self.publisher.next_event() {
+            if let PublisherEvent::SubscriberJoined { name, .. } = &event {
+                self.joined.insert(name.clone());
+            }
             let Some((kind, name, sentence, more)) = told(&event) else { continue };
             self.teller.tell(
                 &mut self.out,
@@ -200,7 +211,10 @@ fn told(event: &PublisherEvent) -> Option<(&'static str, &str, String, Value)> {
         PublisherEvent::SubscriberReleased { name, waited, .. } => (
             "subscriber_released",
             name,
-            format!("{name} stayed behind for {}, and is not waited for any more", Seconds(*waited)),
+            format!(
+                "{name} stayed behind for {}, and is not waited for any more",
+                Seconds(*waited)
+            ),
             json!({ "waited_seconds": waited.as_secs_f64() }),
         ),
         _ => return None,

@@ -20,8 +20,8 @@ use super::values;
 /// Publishes to a group: each line of standard input is a message.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-At the end of the input, or at Ctrl-C, it stays until the subscribers have everything (--linger). Exit
-code 4 says that some did not confirm it.
+At the end of the input, or at Ctrl-C, it stays until the subscribers have everything
+(--linger). Exit code 4 says that some did not confirm it.
 
 Examples:
   date | qcast pub -g news --wait-for 1
@@ -29,11 +29,6 @@ Examples:
   qcast pub -g bulk --file data.bin --size 60000 --wait-for 3
   seq 1000 | qcast pub -g ticks --rate 10 --policy unlimited")]
 pub(crate) struct PubArgs {
-    #[command(flatten)]
-    node: NodeOptions,
-    #[command(flatten)]
-    group: GroupOptions,
-
     /// The topic; subscribers choose by it
     #[arg(long, value_name = "NAME", default_value = "", value_parser = topic)]
     topic: String,
@@ -78,6 +73,11 @@ pub(crate) struct PubArgs {
     /// Print events and the summary as JSON objects, one a line
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+    #[command(flatten)]
+    group: GroupOptions,
 }
 
 /// A topic may be empty: that is the default one.
@@ -100,15 +100,12 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
     };
     let node = args.node.open(Progress::Thread)?;
     let group = args.group.join(&node, &key)?;
-    let mut builder =
-        group.publisher().topic(&args.topic).policy(args.policy).linger(args.linger);
+    let mut builder = group.publisher().topic(&args.topic).policy(args.policy).linger(args.linger);
     if let Some(window) = args.window {
         builder = builder.window(window as usize);
     }
-    let publisher =
-        builder.open().map_err(|error| Failure::because("cannot publish", &error))?;
-    let mut outgoing =
-        Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
+    let publisher = builder.open().map_err(|error| Failure::because("cannot publish", &error))?;
+    let mut outgoing = Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
 
     let mut sent = Sent::default();
     let start = now();
@@ -119,7 +116,6 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
     let Outgoing { publisher, teller, mut out, .. } = outgoing;
     let closed = publisher.close();
     let seconds = start.elapsed();
-    node.close();
     worked?;
     told?;
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
 use super::incoming::{Incoming, Taken};
-use super::listen::{Names, Teller, Watch, rejection};
+use super::listen::{Names, Teller, Watch, part, rejection};
 use super::options::{GroupOptions, NodeOptions};
 use super::output::{Output, megabytes_per_second};
 use super::signals::Interrupt;
@@ -21,20 +21,16 @@ use super::values;
 /// Receives files that others send to a group.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A file appears under its name once it is whole and its SHA-256 is right; until then, and if anything goes
-wrong, there is at most a hidden temporary file, which is removed. Exit code 4 says that parts were lost
-for good, 1 that the file is not whole or not right for another reason.
+A file appears under its name once it is whole and its SHA-256 is right; until then
+there is a hidden temporary file, which is removed if anything goes wrong. Exit code 4
+says that parts were lost for good, 1 that the file is not whole or not right for
+another reason.
 
 Examples:
   qcast receive -g files --dir incoming
   qcast receive -g files --count 0            every file, until Ctrl-C
   qcast receive -g files --timeout 30 --json  for a script")]
 pub(crate) struct ReceiveArgs {
-    #[command(flatten)]
-    node: NodeOptions,
-    #[command(flatten)]
-    group: GroupOptions,
-
     /// The folder for the files
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     dir: PathBuf,
@@ -54,6 +50,11 @@ pub(crate) struct ReceiveArgs {
     /// Print events, files and the summary as JSON objects, one a line
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+    #[command(flatten)]
+    group: GroupOptions,
 }
 
 /// Files that are received at once; more senders are told of and ignored.
@@ -99,7 +100,8 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
                 }
             }
             Ok(None) => {
-                if let Err(failure) = watch.look(&mut receiver.out, &receiver.teller, &node, &group) {
+                if let Err(failure) = watch.look(&mut receiver.out, &receiver.teller, &node, &group)
+                {
                     break Err(failure);
                 }
                 if args.timeout.is_some_and(|timeout| watch.silent_for() >= timeout) {
@@ -110,9 +112,8 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
         }
     };
     let stats = subscriber.stats();
-    subscriber.close();
     let rejected = node.counters().qkey_violations;
-    node.close();
+    part(subscriber, &node);
     let ended = worked.and_then(|()| receiver.end());
     if let Err(failure) = ended {
         return Err(failure);
@@ -177,7 +178,9 @@ impl Receiver<'_> {
     ) -> Result<(), Failure> {
         match delivery {
             Delivery::Message(message) => match Part::parse(message) {
-                Some(Part::Begin { name, size }) => self.begin(message.key(), name, size, subscriber),
+                Some(Part::Begin { name, size }) => {
+                    self.begin(message.key(), name, size, subscriber)
+                }
                 Some(part) => self.go_on(message.key(), &part, subscriber, node),
                 // Another program's message: not a transfer's, so no transfer suffers from it.
                 None => Ok(()),
@@ -185,7 +188,9 @@ impl Receiver<'_> {
             Delivery::Notice(notice) => {
                 self.teller.notice(&mut self.out, notice, &mut self.names, subscriber)?;
                 match notice {
-                    Notice::Lost { key, .. } => self.give_up(*key, Exit::Lost, "parts of it were lost"),
+                    Notice::Lost { key, .. } => {
+                        self.give_up(*key, Exit::Lost, "parts of it were lost")
+                    }
                     Notice::PublisherLost(info) => {
                         self.give_up(info.key, Exit::Failed, "its sender is not heard any more")
                     }
@@ -269,8 +274,10 @@ impl Receiver<'_> {
         self.done += 1;
         let (time, now) = (began.elapsed(), Counts::of(subscriber));
         let rate = megabytes_per_second(kept.size, time);
-        let (naks, repairs) = (now.naks - before.naks, now.repairs - before.repairs);
-        let (lost, rejected) = (now.lost - before.lost, node.counters().qkey_violations);
+        let (naks, repairs) =
+            (now.naks.saturating_sub(before.naks), now.repairs.saturating_sub(before.repairs));
+        let (lost, rejected) =
+            (now.lost.saturating_sub(before.lost), node.counters().qkey_violations);
         if self.args.json {
             self.out.json(&json!({
                 "event": "file", "file": kept.name, "path": kept.path, "from": from,

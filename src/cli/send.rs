@@ -22,8 +22,8 @@ use super::values;
 /// Sends a file to every receiver of a group at once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-It waits for --wait-for receivers, sends, and stays until all of them have everything. Exit code 4 says
-that some did not confirm it.
+It waits for --wait-for receivers, sends, and stays until all of them have everything.
+Exit code 4 says that some did not confirm it.
 
 Examples:
   qcast receive -g files --dir incoming       (on as many hosts as you like)
@@ -32,11 +32,6 @@ Examples:
 pub(crate) struct SendArgs {
     /// The file
     file: PathBuf,
-
-    #[command(flatten)]
-    node: NodeOptions,
-    #[command(flatten)]
-    group: GroupOptions,
 
     /// Begin when N receivers are there
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -53,6 +48,11 @@ pub(crate) struct SendArgs {
     /// Print events and the summary as JSON objects, one a line
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+    #[command(flatten)]
+    group: GroupOptions,
 }
 
 pub(crate) fn run(args: &SendArgs) -> Outcome {
@@ -67,17 +67,13 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
         .linger(args.linger)
         .open()
         .map_err(|error| Failure::because("cannot publish", &error))?;
-    let mut outgoing =
-        Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
+    let mut outgoing = Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
 
     let worked = send(args, &mut source, &mut outgoing);
     let stats = outgoing.publisher.stats();
-    let receivers: Vec<_> =
-        outgoing.publisher.subscribers().into_iter().map(|receiver| receiver.name).collect();
     outgoing.teller.notes.hide_bar();
-    let Outgoing { publisher, teller, mut out, .. } = outgoing;
+    let Outgoing { publisher, teller, mut out, joined, .. } = outgoing;
     let closed = publisher.close();
-    node.close();
     let Some((start, hash)) = worked? else {
         return Err(Failure::failed(format_args!(
             "interrupted after {} of {} bytes",
@@ -90,7 +86,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
     if args.json {
         out.json(&json!({
             "event": "summary", "file": source.name, "bytes": source.size, "sha256": hex(&hash),
-            "seconds": seconds.as_secs_f64(), "megabytes_per_second": rate, "receivers": receivers,
+            "seconds": seconds.as_secs_f64(), "megabytes_per_second": rate, "receivers": joined,
             "naks": stats.naks, "repairs": stats.repairs, "unconfirmed": closed.unconfirmed,
         }))?;
     } else {
@@ -99,7 +95,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
             ("bytes", source.size.to_string()),
             ("sha256", hex(&hash)),
             ("time", format!("{:.2} s, {rate:.1} MB/s", seconds.as_secs_f64())),
-            ("receivers", receivers.join(", ")),
+            ("receivers", joined.into_iter().collect::<Vec<_>>().join(", ")),
             ("NAKs", stats.naks.to_string()),
             ("repairs", stats.repairs.to_string()),
         ] {
@@ -167,8 +163,9 @@ struct Source {
 
 impl Source {
     fn open(path: &Path) -> Result<Self, Failure> {
-        let failed =
-            |what: &dyn std::fmt::Display| Failure::failed(format_args!("cannot send {}: {what}", path.display()));
+        let failed = |what: &dyn std::fmt::Display| {
+            Failure::failed(format_args!("cannot send {}: {what}", path.display()))
+        };
         let file = File::open(path).map_err(|error| failed(&error))?;
         let metadata = file.metadata().map_err(|error| failed(&error))?;
         if !metadata.is_file() {

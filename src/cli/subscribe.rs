@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
-use super::listen::{Names, Teller, Watch, rejection};
+use super::listen::{Names, Teller, Watch, part, rejection};
 use super::options::{GroupOptions, NodeOptions};
 use super::output::{Output, Seconds, count};
 use super::signals::Interrupt;
@@ -20,24 +20,19 @@ use super::values;
 /// Subscribes to a group, and prints each message as a line.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Results go to standard output, notes to standard error. It runs until Ctrl-C, or until --count,
---timeout or --until-closed ends it. Exit code 4 says that messages were lost for good; every loss is
-told in its place.
+Results go to standard output, notes to standard error. It runs until Ctrl-C, or until
+--count, --timeout or --until-closed ends it. Exit code 4 says that messages were lost
+for good; every loss is told in its place.
 
 Examples:
   qcast sub -g news                      on this host, with any number of publishers
   seq 100 | qcast pub -g news            (in another terminal)
-  qcast sub -g news --json --topics 'sensor/*' --topics alarm
+  qcast sub -g news --json --topics 'sensor/*'
   qcast sub -g news --device soft:eth0 --secret-file key.txt")]
 pub(crate) struct SubArgs {
-    #[command(flatten)]
-    node: NodeOptions,
-    #[command(flatten)]
-    group: GroupOptions,
-
-    /// Topics to hear, with * for any run of characters; may be given more than once [default: all]
+    /// The topics to hear, with * for any run of characters [default: all]
     #[arg(long, value_name = "PATTERN")]
-    topics: Vec<String>,
+    topics: Option<String>,
 
     /// What to do about loss: ordered, unordered, best-effort or latest
     #[arg(long, value_name = "KIND", default_value = "ordered", value_parser = values::reliability)]
@@ -74,6 +69,11 @@ pub(crate) struct SubArgs {
     /// Print the bytes of messages as they are, with nothing between them
     #[arg(long)]
     raw: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+    #[command(flatten)]
+    group: GroupOptions,
 }
 
 /// How long a wait for a message may last before signals and counters are looked at.
@@ -126,9 +126,8 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
         }
     };
     let stats = subscriber.stats();
-    subscriber.close();
     let rejected = node.counters().qkey_violations;
-    node.close();
+    part(subscriber, &node);
     worked?;
 
     let seconds = start.elapsed();
@@ -166,7 +165,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
 
 fn subscribe(args: &SubArgs, group: &qcast::Group) -> Result<Subscriber, Failure> {
     let mut builder = group.subscriber().reliability(args.reliability);
-    for pattern in &args.topics {
+    if let Some(pattern) = &args.topics {
         builder = builder.topics(pattern);
     }
     if let Some(frames) = args.history {

@@ -120,10 +120,8 @@ impl Hasher {
 /// terminal obeys, and not hidden.
 pub(crate) fn safe_name(said: &str) -> String {
     let last = said.rsplit(['/', '\\']).find(|part| !part.is_empty()).unwrap_or_default();
-    let shown: String = last
-        .chars()
-        .map(|c| if c.is_control() || is_invisible(c) { '_' } else { c })
-        .collect();
+    let shown: String =
+        last.chars().map(|c| if c.is_control() || is_invisible(c) { '_' } else { c }).collect();
     let mut name = match shown.strip_prefix('.') {
         Some(rest) => format!("_{rest}"),
         None => shown,
