@@ -9,7 +9,10 @@
 
 mod capture;
 mod dissect;
+mod frame;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -96,12 +99,6 @@ fn print(record: &Record, json: bool, out: &mut dyn Write) -> io::Result<()> {
     } else {
         writeln!(out, "{record}")
     }
-}
-
-/// What a qcast frame says about itself, if the payload is one. None is taken for one so far: the
-/// place to read [`qcast_proto::wire`]'s frames is here.
-fn frame_fields(_payload: &[u8]) -> Option<serde_json::Value> {
-    None
 }
 
 /// What a capture held.
