@@ -17,7 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let observer = Node::builder().name("observer").open()?;
     let group = observer.group("telemetry").join()?;
     let logger = group.subscriber().topics("sensor/*").open()?;
-    let display = group.subscriber().topics("sensor/1/*").reliability(Reliability::Latest).open()?;
+    let display =
+        group.subscriber().topics("sensor/1/*").reliability(Reliability::Latest).open()?;
     let alarm = group.subscriber().reliability(Reliability::Unordered).open()?;
     let readers = [("logger", logger), ("display", display), ("alarm", alarm)]
         .map(|(name, subscriber)| thread::spawn(move || read(name, subscriber)));

@@ -283,6 +283,17 @@ impl Engine {
         }
     }
 
+    /// Nothing more will come: whoever waits is told.
+    pub(crate) fn close_outlets(&mut self) {
+        for s in self.subscribers.values() {
+            s.outlet.close();
+        }
+        for p in self.publishers.values() {
+            p.outlet.room.notify_all();
+            p.outlet.changed.notify_all();
+        }
+    }
+
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && self.leaving.is_empty()
@@ -466,6 +477,8 @@ impl Engine {
             if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
                 g.refuse_front(&error, &mut self.ah, &mut self.node);
                 stuck = true;
+            } else {
+                g.refused = false;
             }
         }
         budget == 0 || stuck
