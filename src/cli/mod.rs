@@ -4,6 +4,7 @@
 //! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
+mod bench;
 mod clock;
 mod completions;
 mod decode;
@@ -50,6 +51,7 @@ enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
     Decode(decode::DecodeArgs),
+    Bench(bench::BenchArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -75,6 +77,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Decode(args) => decode(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
