@@ -181,13 +181,13 @@ impl NodeBuilder {
         self
     }
 
-    /// Frames of each stream that the node has room for, 512 if it is not said. Memory: as many path MTUs.
+    /// Frames of each stream that the node has room for, 1024 if it is not said. Memory: as many path MTUs.
     pub fn receive_window(mut self, frames: usize) -> Self {
         self.receive_window = Some(frames);
         self
     }
 
-    /// Receives posted to the SRQ, 2048 if it is not said. Memory: as many path MTUs.
+    /// Receives posted to the SRQ, 4096 if it is not said. Memory: as many path MTUs.
     pub fn srq_depth(mut self, receives: usize) -> Self {
         self.srq_depth = Some(receives);
         self

@@ -117,7 +117,7 @@ impl Subscriber {
     /// Waits for the next message or notice.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn recv(&mut self) -> Result<Delivery, RecvError> {
         loop {
             if let Some(delivery) = self.next() {
@@ -130,7 +130,7 @@ impl Subscriber {
     /// Waits up to `timeout` for the next message or notice; `None` when nothing came.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Delivery>, RecvError> {
         if let Some(delivery) = self.next() {
             return Ok(Some(delivery));
@@ -147,7 +147,7 @@ impl Subscriber {
     /// The next message or notice, if one is there.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn try_recv(&mut self) -> Result<Option<Delivery>, RecvError> {
         loop {
             if let Some(delivery) = self.next() {
@@ -263,7 +263,11 @@ impl Subscriber {
             // A turn that brought nothing for this subscriber is no reason to give up early.
             return Ok(some || !matches!(patience, Patience::None) && !wait.is_zero());
         }
-        Ok(self.outlet.take(&mut self.batch, patience) || matches!(patience, Patience::Forever))
+        let some = self.outlet.take(&mut self.batch, patience);
+        if !some && runtime.has_failed() {
+            return Err(RecvError::Stopped);
+        }
+        Ok(some || matches!(patience, Patience::Forever))
     }
 
     /// The application is done with something that took this much of the queue.
@@ -423,6 +427,9 @@ pub enum RecvError {
     /// The operating system refused to poll.
     #[error("polling failed")]
     System(#[source] std::io::Error),
+    /// The node's thread has ended on an error, which it logged. Open a new node.
+    #[error("the node has stopped")]
+    Stopped,
 }
 
 /// Why a subscription was not opened. Nothing was changed.

@@ -50,7 +50,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// An engine for `node` with the default bounds.
     pub fn new(node: NodeConfig, seed: u64) -> Self {
-        Self { node, seed, srq_depth: 2048, max_ah: 1024 }
+        Self { node, seed, srq_depth: 4096, max_ah: 1024 }
     }
 }
 
@@ -160,9 +160,10 @@ impl Engine {
         let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
         let max_ah = config.max_ah.min(caps.max_ah);
         let mut node_config = config.node;
-        // What the device may have to hold before it is polled, and what can be posted, bound the window.
-        node_config.receive_window =
-            node_config.receive_window.min(caps.backlog).min(depth / 2).max(1);
+        // What the device may have to hold before it is polled, and what can be posted, bound
+        // what may be under way.
+        node_config.receive_window = node_config.receive_window.min(depth / 2).max(1);
+        node_config.backlog = node_config.backlog.min(caps.backlog / 2).min(depth / 4).max(1);
         let mut recv = RecvPool::new(device.alloc_recv(depth)?);
         device.post_recv(&mut recv.free)?;
         let mut node = Node::new(now, node_config, config.seed);
@@ -279,6 +280,17 @@ impl Engine {
         while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
             self.leaving.remove(&group);
             self.leave_group(group);
+        }
+    }
+
+    /// Nothing more will come: whoever waits is told.
+    pub(crate) fn close_outlets(&mut self) {
+        for s in self.subscribers.values() {
+            s.outlet.close();
+        }
+        for p in self.publishers.values() {
+            p.outlet.room.notify_all();
+            p.outlet.changed.notify_all();
         }
     }
 
@@ -465,6 +477,8 @@ impl Engine {
             if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
                 g.refuse_front(&error, &mut self.ah, &mut self.node);
                 stuck = true;
+            } else {
+                g.refused = false;
             }
         }
         budget == 0 || stuck

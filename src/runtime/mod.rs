@@ -52,6 +52,8 @@ pub(crate) struct Runtime {
     /// When an application thread last ran a turn.
     inline_at: AtomicU64,
     stop: AtomicBool,
+    /// The progress thread has ended on an error.
+    failed: AtomicBool,
 }
 
 /// After a turn on an application thread, the next one within this time is left to the progress thread:
@@ -82,6 +84,7 @@ impl Runtime {
             sleeps_until: AtomicU64::new(0),
             inline_at: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
         });
         let thread = match progress {
             Progress::Manual => None,
@@ -132,9 +135,12 @@ impl Runtime {
         let turn = engine.turn(now);
         drop(engine);
         self.inline_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
-        let earlier = turn
-            .next
-            .is_some_and(|next| next.as_nanos() < self.sleeps_until.load(Ordering::SeqCst));
+        let sleeps_until = self.sleeps_until.load(Ordering::SeqCst);
+        if sleeps_until == 0 {
+            // The progress thread is about to sleep for as long as its own last turn said: it looks again.
+            self.pending.store(true, Ordering::SeqCst);
+        }
+        let earlier = turn.next.is_some_and(|next| next.as_nanos() < sleeps_until);
         if turn.more || earlier || self.pending.load(Ordering::SeqCst) {
             self.wake();
         }
@@ -161,6 +167,11 @@ impl Runtime {
         self.sleep(turn.next, timeout)?;
         self.turn();
         Ok(())
+    }
+
+    /// Whether the progress thread has ended on an error.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Asks the thread to stop once everything that is being closed is closed.
@@ -204,6 +215,8 @@ impl Runtime {
                 && let Err(error) = self.sleep(turn.next, MAX_SLEEP)
             {
                 tracing::error!(%error, "polling failed; the progress thread ends");
+                self.failed.store(true, Ordering::SeqCst);
+                self.engine.lock().close_outlets();
                 return;
             }
             self.awake.store(true, Ordering::SeqCst);

@@ -134,6 +134,7 @@ impl<T, R: RxFrame> Group<T, R> {
                     name: &config.name,
                     headroom,
                     room: 0,
+                    backlog: 0,
                     tag: None,
                     local_loss: false,
                 };
@@ -406,8 +407,12 @@ impl<T, R: RxFrame> Group<T, R> {
             .map(|s| s.room)
             .min()
             .unwrap_or(usize::MAX);
-        let wanted = self.streams.values().filter(|s| s.is_wanted()).count().max(1);
-        if room == 0 { 0 } else { (room / wanted).max(1) }
+        if room == 0 { 0 } else { (room / self.wanted()).max(1) }
+    }
+
+    /// How many streams are wanted, at least one.
+    pub(super) fn wanted(&self) -> usize {
+        self.streams.values().filter(|s| s.is_wanted()).count().max(1)
     }
 
     pub(super) fn tag(&self) -> Option<u32> {

@@ -40,8 +40,12 @@ pub struct NodeConfig {
     pub name: String,
     /// The deployment that it belongs to.
     pub domain: Domain,
-    /// Frames of a stream that a subscriber has room for: beyond it a publisher is held back.
+    /// Frames of a stream that a subscriber keeps while an earlier one is missing: beyond it a publisher is
+    /// held back.
     pub receive_window: usize,
+    /// Frames that may be on their way at once, all streams together: what the device holds before it is
+    /// polled.
+    pub backlog: usize,
     /// Streams that are followed in a group; more are refused and counted.
     pub max_streams: usize,
     /// Streams of one peer that are not described yet.
@@ -56,7 +60,8 @@ impl NodeConfig {
             incarnation,
             name: name.into(),
             domain: Domain(0),
-            receive_window: 512,
+            receive_window: 1024,
+            backlog: usize::MAX,
             max_streams: 1024,
             max_unknown_per_peer: 16,
         }
