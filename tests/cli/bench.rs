@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Run, expect_keys, run};
+use crate::harness::{Run, expect_keys, qcast, run};
 
 fn object(args: &[&str]) -> Value {
     let ended = run(args).expect(0);
@@ -87,7 +87,8 @@ fn latency_answers_every_request() {
 
 #[test]
 fn a_measurement_that_is_interrupted_leaves_no_process() {
-    let mut bench = Run::start(&["bench", "throughput", "--seconds", "600", "-v"]);
+    let mut command = qcast(&["bench", "throughput", "--seconds", "600"]);
+    let mut bench = Run::of(command.env("RUST_LOG", "info"));
     // The workers share its standard error: all have ended when that ends.
     bench.says("opened");
     bench.signal(Signal::SIGTERM);

@@ -102,7 +102,7 @@ impl Run {
         let stderr = &mut self.stderr;
         self.stdout
             .next(self.deadline)
-            .unwrap_or_else(|| panic!("no line came; standard error: {:?}", stderr.rest(now())))
+            .unwrap_or_else(|| panic!("no line came; standard error: {:?}", stderr.so_far()))
     }
 
     /// The next object of its standard output with this `event`.
@@ -160,7 +160,7 @@ impl Run {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        panic!("it did not end; standard error: {:?}", self.stderr.rest(now()));
+        panic!("it did not end; standard error: {:?}", self.stderr.so_far());
     }
 }
 
@@ -203,14 +203,27 @@ impl Lines {
 
     fn next(&mut self, deadline: Instant) -> Option<String> {
         let left = deadline.saturating_duration_since(now());
-        match self.lines()?.recv_timeout(left) {
-            Ok(line) => Some(line),
-            Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => None,
+        self.lines()?.recv_timeout(left).ok()
+    }
+
+    /// All lines to the end.
+    fn rest(&mut self, deadline: Instant) -> Vec<String> {
+        let mut rest = Vec::new();
+        let Some(lines) = self.lines() else { return rest };
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(now())) {
+                Ok(line) => rest.push(line),
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("a process that it started is still there; it said {rest:?}")
+                }
+            }
         }
     }
 
-    fn rest(&mut self, deadline: Instant) -> Vec<String> {
-        std::iter::from_fn(|| self.next(deadline)).collect()
+    /// The lines that have come.
+    fn so_far(&mut self) -> Vec<String> {
+        self.lines().map(|lines| lines.try_iter().collect()).unwrap_or_default()
     }
 
     /// Closes the pipe; it must not have been read.

@@ -65,7 +65,7 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["bench", "throughput", "--size", "16777217"], "16777216"),
         (&["bench", "throughput", "--subscribers", "0"], "1..="),
         (&["bench", "throughput", "--loss", "1"], "below 1"),
-        (&["bench", "throughput", "--seconds", "-1"], "--seconds"),
+        (&["bench", "throughput", "--seconds=-1"], "give seconds"),
         (&["bench", "raw", "--size", "65508"], "65507"),
         (&["bench", "latency", "--rate", "1e9", "--seconds", "100"], "requests"),
         (&["demo", "--loss", "110%"], "below 1"),
