@@ -85,12 +85,15 @@ fn what_exists_is_not_replaced_unless_it_is_said() {
     let folder = Folder::new("replace");
     let (group, dir) = (group("replace"), folder.dir("in"));
     let (file, old) = (folder.file("f", b"new"), folder.file("in/f", b"old"));
-    let receiver = Run::listening(&["receive", "-g", &group, "--dir", &dir]);
-    run(&["send", &file, "-g", &group]);
+    // A peer must not be able to end a receiver that is to go on.
+    let other = folder.file("g", b"other");
+    let receiver = Run::listening(&["receive", "-g", &group, "--dir", &dir, "--count", "2"]);
+    run(&["send", &file, "-g", &group]).expect(0);
+    run(&["send", &other, "-g", &group]).expect(0);
     let ended = receiver.end().expect(1);
     assert!(ended.said().contains("--force"), "{ended:#?}");
     assert_eq!(fs::read(&old).unwrap(), b"old");
-    assert_eq!(names(&dir), ["f"]);
+    assert_eq!(names(&dir), ["f", "g"]);
 
     let receiver = Run::listening(&["receive", "-g", &group, "--dir", &dir, "--force"]);
     run(&["send", &file, "-g", &group]).expect(0);

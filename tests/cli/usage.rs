@@ -111,6 +111,18 @@ fn a_device_that_is_not_there_ends_with_3() {
 }
 
 #[test]
+fn a_group_of_another_family_ends_with_3_and_says_which_would_do() {
+    let group = group("family");
+    let ended = run(&["sub", "-g", &group, "--device", "soft:::1"]);
+    // Where there is no IPv6 at all, that is what is said.
+    assert_eq!(ended.code, Some(3), "{ended:#?}");
+    let said = ended.said();
+    assert!(said.contains("--mgid, such as ff15::7") || said.contains("not an address"), "{said}");
+    let ended = run(&["sub", "-g", &group, "--mgid", "ff15::7"]).expect(3);
+    assert!(ended.said().contains("IPv6"), "{ended:#?}");
+}
+
+#[test]
 fn a_port_that_is_taken_ends_with_3() {
     let group = group("taken");
     let [_, a, b, _] = std::process::id().to_be_bytes();
