@@ -111,8 +111,10 @@ impl GroupOptions {
             builder = builder.mgid(mgid);
         }
         builder.join().map_err(|error| {
+            let derived_is_ipv4 = self.mgid.is_none() && node.device().gid.ip().is_ipv6();
+            let hint = if derived_is_ipv4 { "; give an IPv6 --mgid, such as ff15::7" } else { "" };
             Failure::environment(format_args!(
-                "cannot join group {}: {}",
+                "cannot join group {}: {}{hint}",
                 self.group,
                 Chain(&error)
             ))

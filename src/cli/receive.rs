@@ -60,6 +60,9 @@ pub(crate) struct ReceiveArgs {
 /// Files that are received at once; more senders are told of and ignored.
 const MAX_TRANSFERS: usize = 16;
 
+/// Why a file is not kept though nothing is wrong with it.
+const EXISTS: &str = "there is a file of this name; --force replaces it";
+
 /// How long a wait may last before signals and counters are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
@@ -220,7 +223,9 @@ impl Receiver<'_> {
             return Ok(());
         }
         let name = safe_name(said);
-        let incoming = Incoming::create(&self.args.dir, &name, size, self.args.force)?;
+        let Some(incoming) = Incoming::create(&self.args.dir, &name, size, self.args.force)? else {
+            return self.fail(&name, &from, 0, Exit::Failed, EXISTS);
+        };
         self.teller.tell(
             &mut self.out,
             || json!({ "event": "begin", "file": name, "bytes": size, "from": from }),
@@ -270,7 +275,10 @@ impl Receiver<'_> {
     ) -> Result<(), Failure> {
         self.teller.notes.hide_bar();
         let Transfer { incoming, from, began, before } = transfer;
-        let kept = incoming.keep()?;
+        let (name, written) = (incoming.name().to_owned(), incoming.written());
+        let Some(kept) = incoming.keep()? else {
+            return self.fail(&name, &from, written, Exit::Failed, EXISTS);
+        };
         self.done += 1;
         let (time, now) = (began.elapsed(), Counts::of(subscriber));
         let rate = megabytes_per_second(kept.size, time);
@@ -306,13 +314,24 @@ impl Receiver<'_> {
     /// Ends the transfer of a stream, if there is one, without a file.
     fn give_up(&mut self, key: StreamKey, exit: Exit, why: &str) -> Result<(), Failure> {
         let Some(transfer) = self.transfers.remove(&key) else { return Ok(()) };
+        let (name, from) = (transfer.incoming.name(), &transfer.from);
+        self.fail(name, from, transfer.incoming.written(), exit, why)
+    }
+
+    /// Tells of a file that is not kept.
+    fn fail(
+        &mut self,
+        name: &str,
+        from: &str,
+        written: u64,
+        exit: Exit,
+        why: &str,
+    ) -> Result<(), Failure> {
         self.teller.notes.hide_bar();
         self.done += 1;
         if self.exit != Exit::Lost {
             self.exit = exit;
         }
-        let (name, from) = (transfer.incoming.name().to_owned(), transfer.from);
-        let written = transfer.incoming.written();
         self.teller.tell(
             &mut self.out,
             || {

@@ -10,7 +10,7 @@ use super::Drive;
 use super::latency::{self, LatencyArgs};
 use super::throughput::{Load, Report, Transport, measure};
 use crate::cli::exit::{Exit, Failure, Outcome};
-use crate::cli::output::{Notes, Output};
+use crate::cli::output::{Notes, Output, count};
 use crate::cli::signals::Interrupt;
 use crate::cli::values;
 
@@ -245,7 +245,10 @@ fn floors(cells: &[Cell], latency: f64) -> Vec<Floor> {
     for subscribers in SUBSCRIBERS {
         for size in SIZES {
             let ratio = find(subscribers, size, 0.05, true) / find(subscribers, size, 0.0, true);
-            let what = format!("{size} B, {subscribers} subscribers, 5 % loss against none");
+            let what = format!(
+                "{size} B, {}, 5 % loss against none",
+                count(subscribers.into(), "subscriber")
+            );
             floors.push(Floor::at_least(what, ratio, 0.5));
         }
     }

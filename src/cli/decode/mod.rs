@@ -26,6 +26,13 @@ use record::{IcrcVerdict, Record};
 
 /// Prints the RoCEv2 and qcast datagrams of a capture.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+A summary of the capture goes to standard error.
+
+Examples:
+  tcpdump -i lo -w capture.pcap udp port 4791
+  qcast decode capture.pcap
+  tcpdump -i any -w - udp port 4791 | qcast decode - --json")]
 pub(crate) struct DecodeArgs {
     /// The capture, pcap or pcapng; `-` reads it from standard input
     #[arg(value_name = "FILE")]
