@@ -16,7 +16,7 @@ use qcast_proto::wire::frame::{FRAME_HEADER, MESSAGE_HEADER, Messages};
 use crate::engine::lease::Lease;
 use crate::engine::outlet::{Item, Patience, SubscriberOutlet};
 use crate::group::Group;
-use crate::runtime::{self, Progress};
+use crate::runtime::{self, Driven, Progress};
 
 /// Receives the messages of a group's publishers, each publisher's in its [`Reliability`].
 ///
@@ -263,7 +263,21 @@ impl Subscriber {
             // A turn that brought nothing for this subscriber is no reason to give up early.
             return Ok(some || !matches!(patience, Patience::None) && !wait.is_zero());
         }
-        let some = self.outlet.take(&mut self.batch, patience);
+        if self.outlet.take(&mut self.batch, Patience::None) {
+            return Ok(true);
+        }
+        let deadline = match patience {
+            Patience::None => return Ok(false),
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Forever => None,
+        };
+        let (outlet, batch) = (&self.outlet, &mut self.batch);
+        let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
+        let some = match driven.map_err(RecvError::System)? {
+            Driven::Done => true,
+            Driven::TimedOut => false,
+            Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+        };
         if !some && runtime.has_failed() {
             return Err(RecvError::Stopped);
         }
