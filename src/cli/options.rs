@@ -15,8 +15,15 @@ use super::values;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct NodeOptions {
-    /// The device: soft (loopback), soft:IFACE, soft:ADDR, verbs:NAME[/PORT][@GIDINDEX] or auto
-    #[arg(long, short, value_name = "SPEC", env = "QCAST_DEVICE", default_value = "soft")]
+    /// The device.
+    #[arg(
+        long,
+        short,
+        value_name = "SPEC",
+        env = "QCAST_DEVICE",
+        default_value = "soft",
+        help = "The device: soft (loopback), soft:IFACE, soft:ADDR, verbs:NAME[/PORT][@GIDINDEX] or auto"
+    )]
     pub(crate) device: DeviceSpec,
 
     /// The name that peers show [default: the host's name and the process's number]

@@ -117,10 +117,7 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
     let stats = subscriber.stats();
     let rejected = node.counters().qkey_violations;
     part(subscriber, &node);
-    let ended = worked.and_then(|()| receiver.end());
-    if let Err(failure) = ended {
-        return Err(failure);
-    }
+    worked.and_then(|()| receiver.end())?;
 
     let Receiver { mut out, teller, done, exit, .. } = receiver;
     if args.json {
