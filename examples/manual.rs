@@ -10,6 +10,7 @@ use qcast::{Incoming, Node, Progress};
 
 const ROUNDS: u32 = 10_000;
 
+#[expect(clippy::disallowed_methods, reason = "an application reads the clock where it likes")]
 fn main() -> Result<(), Box<dyn Error>> {
     let open = |name: &str| Node::builder().name(name).progress(Progress::Manual).open();
     let (ours, theirs) = (open("ours")?, open("theirs")?);

@@ -263,8 +263,8 @@ pub struct PollError(#[source] io::Error);
 
 fn default_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
-    let mut name = host.unwrap_or_else(|| "node".into());
-    name.retain(|c| !c.is_control());
-    name.truncate(name.floor_char_boundary(64));
+    let host = host.unwrap_or_else(|| "node".into());
+    // A host name has at most 64 bytes; with the process number that is below the limit of a name.
+    let name: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
     format!("{name}:{}", std::process::id())
 }

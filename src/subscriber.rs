@@ -205,7 +205,7 @@ impl Subscriber {
         self.outlet.report.lock().streams.clone()
     }
 
-    /// The numbers of all streams together, now.
+    /// The numbers of all streams that the group ever followed, together, now.
     pub fn stats(&self) -> StreamStats {
         self.group.node().runtime().engine().stream_stats(self.group.id())
     }
@@ -309,7 +309,8 @@ impl Drop for Subscriber {
     fn drop(&mut self) {
         let runtime = self.group.node().runtime();
         runtime.engine().close_subscriber(runtime.now(), self.id);
-        runtime.wake();
+        // The farewell leaves before this returns: the process may end with it.
+        runtime.turn_now();
     }
 }
 

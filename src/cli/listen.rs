@@ -324,13 +324,6 @@ impl Watch {
     }
 }
 
-/// Closes a subscription so that publishers are told before the process ends.
-pub(crate) fn part(subscriber: Subscriber, node: &Node) {
-    drop(subscriber);
-    // The farewell leaves in this turn. A node that cannot be polled any more has nobody to part from.
-    let _ = node.poll(Duration::ZERO);
-}
-
 /// Why datagrams were rejected, for people.
 pub(crate) fn rejection(rejected: u64) -> Option<String> {
     (rejected > 0).then(|| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
 use super::incoming::{Incoming, Taken};
-use super::listen::{Names, Teller, Watch, part, rejection};
+use super::listen::{Names, Teller, Watch, rejection};
 use super::options::{GroupOptions, NodeOptions};
 use super::output::{Output, megabytes_per_second};
 use super::signals::Interrupt;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
     };
     let stats = subscriber.stats();
     let rejected = node.counters().qkey_violations;
-    part(subscriber, &node);
+    drop(subscriber);
     worked.and_then(|()| receiver.end())?;
 
     let Receiver { mut out, teller, done, exit, .. } = receiver;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
-use super::listen::{Names, Teller, Watch, part, rejection};
+use super::listen::{Names, Teller, Watch, rejection};
 use super::options::{GroupOptions, NodeOptions};
 use super::output::{Output, Seconds, count};
 use super::signals::Interrupt;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
     };
     let stats = subscriber.stats();
     let rejected = node.counters().qkey_violations;
-    part(subscriber, &node);
+    drop(subscriber);
     worked?;
 
     let seconds = start.elapsed();

@@ -314,9 +314,9 @@ impl Engine {
         self.node.publisher_stats(publisher)
     }
 
-    /// The numbers of all streams of a group together.
+    /// The numbers of all streams that were ever followed in a group.
     pub(crate) fn stream_stats(&self, group: GroupId) -> StreamStats {
-        self.node.streams(group).into_iter().fold(StreamStats::default(), |sum, (_, s)| sum + s)
+        self.node.stream_totals(group)
     }
 
     /// A group's counters.
@@ -403,10 +403,9 @@ impl Engine {
     fn refill(&mut self) {
         self.recv.collect();
         let posted = self.device.posted_recvs();
-        if self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2 {
-            if let Err(error) = self.device.post_recv(&mut self.recv.free) {
-                tracing::warn!(%error, "receives could not be posted");
-            }
+        let due = self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2;
+        if due && let Err(error) = self.device.post_recv(&mut self.recv.free) {
+            tracing::warn!(%error, "receives could not be posted");
         }
         self.node.set_headroom(self.device.posted_recvs());
     }

@@ -152,6 +152,12 @@ impl Runtime {
         true
     }
 
+    /// Runs a turn on this thread before it returns, for last words.
+    pub(crate) fn turn_now(&self) {
+        self.turn();
+        self.wake();
+    }
+
     /// Sees that somebody runs a turn soon: whoever sleeps in the poller, or the thread that stands by.
     pub(crate) fn wake(&self) {
         if self.progress == Progress::Thread && self.awake.swap(true, Ordering::SeqCst) {

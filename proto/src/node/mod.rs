@@ -331,6 +331,12 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         g.streams.values().filter_map(|s| Some((s.info()?.clone(), s.stats))).collect()
     }
 
+    /// The numbers of all streams that were ever followed in a group.
+    pub fn stream_totals(&self, group: GroupId) -> StreamStats {
+        let Some(g) = self.groups.get(&group) else { return StreamStats::default() };
+        g.streams.values().fold(g.past, |sum, s| sum + s.stats)
+    }
+
     /// A group's counters.
     pub fn group_counters(&self, group: GroupId) -> GroupCounters {
         self.groups.get(&group).map(|g| g.counters).unwrap_or_default()
