@@ -8,6 +8,7 @@ mod ah_cache;
 mod group;
 pub(crate) mod lease;
 pub(crate) mod outlet;
+mod repair_times;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
+pub use repair_times::RepairTimes;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -45,12 +47,14 @@ pub struct EngineConfig {
     pub srq_depth: usize,
     /// Address handles kept at most.
     pub max_ah: usize,
+    /// Control frames in flight at once: heartbeats, statuses, requests. Memory: as many path MTUs.
+    pub control_frames: usize,
 }
 
 impl EngineConfig {
     /// An engine for `node` with the default bounds.
     pub fn new(node: NodeConfig, seed: u64) -> Self {
-        Self { node, seed, srq_depth: 4096, max_ah: 1024 }
+        Self { node, seed, srq_depth: 4096, max_ah: 1024, control_frames: 64 }
     }
 }
 
@@ -83,6 +87,7 @@ pub struct Engine {
     next_ticket: u64,
     drops_seen: u64,
     reported: Instant,
+    repair_times: RepairTimes,
     max_frame: usize,
 }
 
@@ -107,9 +112,6 @@ const SEND_BUDGET: usize = 256;
 
 /// Frames that an outbox has beyond the window, so that the application can fill some while others wait to be sent.
 const OUTBOX_FRAMES: usize = 128;
-
-/// Control frames in flight at once.
-const CONTROL_FRAMES: usize = 64;
 
 /// Frames that wait for an address to be resolved; a reliable layer lies above, so more are dropped.
 const MAX_WAITING: usize = 256;
@@ -167,7 +169,7 @@ impl Engine {
         let mut recv = RecvPool::new(device.alloc_recv(depth)?);
         device.post_recv(&mut recv.free)?;
         let mut node = Node::new(now, node_config, config.seed);
-        node.supply(device.alloc_send(CONTROL_FRAMES)?);
+        node.supply(device.alloc_send(config.control_frames.max(1))?);
         Ok(Self {
             device,
             node,
@@ -185,6 +187,7 @@ impl Engine {
             next_ticket: 0,
             drops_seen: 0,
             reported: now,
+            repair_times: RepairTimes::default(),
             max_frame,
         })
     }
@@ -214,6 +217,21 @@ impl Engine {
     pub fn buffers(&self) -> [usize; 4] {
         let free = self.recv.free.len();
         [self.device.posted_recvs(), self.recv.on_loan(), free, self.recv.capacity()]
+    }
+
+    /// Received frames that the protocol itself keeps, because a gap before them is not closed yet.
+    pub fn frames_kept(&self) -> usize {
+        self.node.frames_kept()
+    }
+
+    /// Control frames that are neither posted nor waiting to be: all of them, when nothing is said.
+    pub fn control_frames(&self) -> usize {
+        self.node.control_frames()
+    }
+
+    /// How long frames were missing that were asked for and came.
+    pub fn repair_times(&self) -> &RepairTimes {
+        &self.repair_times
     }
 
     /// Opens a publisher's stream in a group.
@@ -533,6 +551,10 @@ impl Engine {
                     self.tell_publisher(publisher, event);
                     continue;
                 }
+                Event::Repaired { waited } => {
+                    self.repair_times.record(waited);
+                    continue;
+                }
                 _ => continue,
             };
             if let Some(s) = self.subscribers.get_mut(&subscriber) {
@@ -550,10 +572,8 @@ impl Engine {
         let Some(p) = self.publishers.get(&id) else { return };
         let closed = matches!(event, qcast_proto::publish::PublisherEvent::Closed(_));
         let stats = self.node.publisher_stats(id).unwrap_or_default();
-        let receivers = self.node.receivers(id);
         let mut report = p.outlet.report.lock();
         report.stats = stats;
-        report.receivers = receivers;
         report.take(event);
         drop(report);
         p.outlet.changed.notify_all();

@@ -347,6 +347,11 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         self.groups.values().flat_map(|g| g.streams.values()).map(|s| s.waiting()).sum()
     }
 
+    /// Frames for control bodies that the node has at hand.
+    pub fn control_frames(&self) -> usize {
+        self.control.len()
+    }
+
     fn publisher(&mut self, id: PublisherId) -> Option<&mut PublishStream<T>> {
         self.groups.values_mut().find_map(|g| g.publishers.get_mut(&id))
     }

@@ -38,7 +38,9 @@ struct Lack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTiming {
     pub(crate) rtt: Duration,
-    /// Subscribers that may have lost the same frame.
+    /// Subscribers that are likely to have lost the same frame.
+    pub(crate) losers: u32,
+    /// Subscribers that may have.
     pub(crate) receivers: u32,
     /// Whether this node's own receive queue overflowed just now.
     pub(crate) local: bool,
@@ -92,7 +94,7 @@ impl Gaps {
             let due = *due.get_or_insert_with(|| {
                 // All gaps found during one back-off go in one NAK.
                 if self.cycle <= now {
-                    let group = if timing.local { 1 } else { timing.receivers };
+                    let group = if timing.local { 1 } else { timing.losers };
                     self.cycle = now + nak_backoff(rng, timing.rtt * BACKOFF_RTTS, group);
                 }
                 self.cycle
@@ -202,7 +204,7 @@ mod tests {
     use alloc::vec::Vec;
 
     const TIMING: GroupTiming =
-        GroupTiming { rtt: Duration::from_micros(100), receivers: 1, local: false };
+        GroupTiming { rtt: Duration::from_micros(100), losers: 1, receivers: 1, local: false };
 
     fn asked(nak: Option<Nak>) -> Vec<u64> {
         nak.iter()
@@ -266,7 +268,7 @@ mod tests {
     #[test]
     fn in_a_group_the_request_waits_and_a_heard_one_suppresses_it() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let timing = GroupTiming { receivers: 100, ..TIMING };
+        let timing = GroupTiming { losers: 100, receivers: 100, ..TIMING };
         let mut g = Gaps::default();
         g.add(Instant::ZERO, Sequence(0), timing);
         g.confirm(Instant::ZERO, Sequence(9), timing, &mut rng);
