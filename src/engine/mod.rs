@@ -54,7 +54,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// An engine for `node` with the default bounds.
     pub fn new(node: NodeConfig, seed: u64) -> Self {
-        Self { node, seed, srq_depth: 2048, max_ah: 1024, control_frames: 64 }
+        Self { node, seed, srq_depth: 4096, max_ah: 1024, control_frames: 64 }
     }
 }
 
@@ -162,9 +162,10 @@ impl Engine {
         let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
         let max_ah = config.max_ah.min(caps.max_ah);
         let mut node_config = config.node;
-        // What the device may have to hold before it is polled, and what can be posted, bound the window.
-        node_config.receive_window =
-            node_config.receive_window.min(caps.backlog).min(depth / 2).max(1);
+        // What the device may have to hold before it is polled, and what can be posted, bound
+        // what may be under way.
+        node_config.receive_window = node_config.receive_window.min(depth / 2).max(1);
+        node_config.backlog = node_config.backlog.min(caps.backlog / 2).min(depth / 4).max(1);
         let mut recv = RecvPool::new(device.alloc_recv(depth)?);
         device.post_recv(&mut recv.free)?;
         let mut node = Node::new(now, node_config, config.seed);
@@ -300,6 +301,17 @@ impl Engine {
         }
     }
 
+    /// Nothing more will come: whoever waits is told.
+    pub(crate) fn close_outlets(&mut self) {
+        for s in self.subscribers.values() {
+            s.outlet.close();
+        }
+        for p in self.publishers.values() {
+            p.outlet.room.notify_all();
+            p.outlet.changed.notify_all();
+        }
+    }
+
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && self.leaving.is_empty()
@@ -320,9 +332,9 @@ impl Engine {
         self.node.publisher_stats(publisher)
     }
 
-    /// The numbers of all streams of a group together.
+    /// The numbers of all streams that were ever followed in a group.
     pub(crate) fn stream_stats(&self, group: GroupId) -> StreamStats {
-        self.node.streams(group).into_iter().fold(StreamStats::default(), |sum, (_, s)| sum + s)
+        self.node.stream_totals(group)
     }
 
     /// A group's counters.
@@ -409,10 +421,9 @@ impl Engine {
     fn refill(&mut self) {
         self.recv.collect();
         let posted = self.device.posted_recvs();
-        if self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2 {
-            if let Err(error) = self.device.post_recv(&mut self.recv.free) {
-                tracing::warn!(%error, "receives could not be posted");
-            }
+        let due = self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2;
+        if due && let Err(error) = self.device.post_recv(&mut self.recv.free) {
+            tracing::warn!(%error, "receives could not be posted");
         }
         self.node.set_headroom(self.device.posted_recvs());
     }
@@ -483,6 +494,8 @@ impl Engine {
             if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
                 g.refuse_front(&error, &mut self.ah, &mut self.node);
                 stuck = true;
+            } else {
+                g.refused = false;
             }
         }
         budget == 0 || stuck

@@ -40,8 +40,12 @@ pub struct NodeConfig {
     pub name: String,
     /// The deployment that it belongs to.
     pub domain: Domain,
-    /// Frames of a stream that a subscriber has room for: beyond it a publisher is held back.
+    /// Frames of a stream that a subscriber keeps while an earlier one is missing: beyond it a publisher is
+    /// held back.
     pub receive_window: usize,
+    /// Frames that may be on their way at once, all streams together: what the device holds before it is
+    /// polled.
+    pub backlog: usize,
     /// Streams that are followed in a group; more are refused and counted.
     pub max_streams: usize,
     /// Streams of one peer that are not described yet.
@@ -56,7 +60,8 @@ impl NodeConfig {
             incarnation,
             name: name.into(),
             domain: Domain(0),
-            receive_window: 512,
+            receive_window: 1024,
+            backlog: usize::MAX,
             max_streams: 1024,
             max_unknown_per_peer: 16,
         }
@@ -324,6 +329,12 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn streams(&self, group: GroupId) -> Vec<(StreamInfo, StreamStats)> {
         let Some(g) = self.groups.get(&group) else { return Vec::new() };
         g.streams.values().filter_map(|s| Some((s.info()?.clone(), s.stats))).collect()
+    }
+
+    /// The numbers of all streams that were ever followed in a group.
+    pub fn stream_totals(&self, group: GroupId) -> StreamStats {
+        let Some(g) = self.groups.get(&group) else { return StreamStats::default() };
+        g.streams.values().fold(g.past, |sum, s| sum + s.stats)
     }
 
     /// A group's counters.

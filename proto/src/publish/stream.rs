@@ -197,6 +197,9 @@ struct Closing {
 /// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
 const MAX_REPLIES: usize = 64;
 
+/// How long a repair waits at most, in a small group, for others who lost the same frame.
+const SMALL_GROUP_MERGE: Duration = Duration::from_micros(100);
+
 /// Frames of one kind before the other gets its turn.
 const RUN: u32 = 32;
 
@@ -324,10 +327,15 @@ impl<T> PublishStream<T> {
     pub(crate) fn handle_nak(&mut self, now: Instant, from: PeerAddr, nak: &Nak) {
         self.stats.naks += 1;
         self.flow.note_nak(now, from);
-        let alone = nak.local || self.flow.count() <= 1;
         let rtt = self.rtt.get();
         let many = !nak.local && self.company.is_many(self.group_size());
-        let merge = if alone || many { Duration::ZERO } else { rtt / 2 };
+        let merge = match self.flow.count() {
+            _ if nak.local || many => Duration::ZERO,
+            0 | 1 => Duration::ZERO,
+            // All who lost it ask at once.
+            n if n <= crate::rtt::SMALL_GROUP as usize => (rtt / 4).min(SMALL_GROUP_MERGE),
+            _ => rtt / 2,
+        };
         let asker = (!many).then_some(from);
         let (base, head) = (self.window.base(), self.window.head());
         let mut gone = false;

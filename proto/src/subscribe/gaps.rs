@@ -18,6 +18,8 @@ pub(crate) struct Gaps {
     unconfirmed: Sequence,
     /// The NAK that gaps found now will travel in.
     cycle: Instant,
+    /// NAKs sent so far.
+    naks: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,10 @@ struct Lack {
     found: Instant,
     due: Instant,
     asks: u32,
+    /// The NAK that it was last asked for in.
+    nak: u64,
+    /// Repairs that came though they were asked for after this frame.
+    overtaken: u32,
     local: bool,
 }
 
@@ -44,6 +50,9 @@ pub(crate) struct GroupTiming {
 /// [`MAX_RETRY`] that is some four seconds.
 const MAX_ASKS: u32 = 40;
 
+/// Frames that one repair can show to be asked for in vain: those that hold delivery up come first.
+const MAX_OVERTAKEN: usize = 64;
+
 /// The longest delay between two requests for a frame.
 const MAX_RETRY: Duration = Duration::from_millis(100);
 
@@ -59,7 +68,9 @@ impl Gaps {
     /// [`Gaps::confirm`] says that two later frames have come.
     pub(crate) fn add(&mut self, now: Instant, sequence: Sequence, timing: GroupTiming) {
         let due = now + timing.rtt;
-        self.missing.insert(sequence, Lack { found: now, due, asks: 0, local: timing.local });
+        let local = timing.local;
+        let lack = Lack { found: now, due, asks: 0, nak: 0, overtaken: 0, local };
+        self.missing.insert(sequence, lack);
     }
 
     /// `latest` has come, so frames two before it and earlier are lost: ask after a back-off.
@@ -95,7 +106,24 @@ impl Gaps {
     /// A missing frame has come. Gives how long it had been missing, and whether it had been asked for.
     pub(crate) fn found(&mut self, now: Instant, sequence: Sequence) -> Option<(Duration, bool)> {
         let lack = self.missing.remove(&sequence)?;
+        if lack.asks > 0 {
+            self.overtake(now, sequence, lack.nak);
+        }
         Some((now.saturating_since(lack.found), lack.asks > 0))
+    }
+
+    /// A repair has come. Repairs are sent lowest first, so those that were asked for before it are
+    /// overtaken: after two such repairs the request or the repair was lost, and waiting longer is vain.
+    fn overtake(&mut self, now: Instant, sequence: Sequence, nak: u64) {
+        for (_, lack) in self.missing.range_mut(..sequence).take(MAX_OVERTAKEN) {
+            if lack.asks == 0 || lack.nak > nak {
+                continue;
+            }
+            lack.overtaken += 1;
+            if lack.overtaken == 2 {
+                lack.due = now;
+            }
+        }
     }
 
     /// Takes the missing frames before `end` out, lowest first: they are lost.
@@ -145,9 +173,12 @@ impl Gaps {
         let pause = timing.rtt * 3
             + nak_backoff(rng, timing.rtt * BACKOFF_RTTS, timing.receivers)
             + MIN_RETRY;
+        self.naks += 1;
         for (first, count) in nak.ranges() {
             let range = Sequence(first)..Sequence(first).plus(u64::from(count));
             for (_, lack) in self.missing.range_mut(range) {
+                lack.nak = self.naks;
+                lack.overtaken = 0;
                 lack.due = now + (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
                 lack.asks += 1;
             }
@@ -217,6 +248,21 @@ mod tests {
             asks += u32::from(g.poll_nak(now, TIMING, &mut rng).is_some());
         };
         assert_eq!((lost, asks), (Sequence(0), MAX_ASKS));
+    }
+
+    #[test]
+    fn a_request_that_later_repairs_overtake_is_repeated_at_once() {
+        let (mut g, mut rng) = (Gaps::default(), fastrand::Rng::with_seed(1));
+        for s in [0, 10, 20] {
+            g.add(Instant::ZERO, Sequence(s), TIMING);
+        }
+        g.confirm(Instant::ZERO, Sequence(30), TIMING, &mut rng);
+        assert_eq!(asked(g.poll_nak(Instant::ZERO, TIMING, &mut rng)), [0, 10, 20]);
+        let now = Instant::from_micros(150);
+        g.found(now, Sequence(10));
+        assert_eq!(g.poll_nak(now, TIMING, &mut rng), None, "one may be reordered");
+        g.found(now, Sequence(20));
+        assert_eq!(asked(g.poll_nak(now, TIMING, &mut rng)), [0]);
     }
 
     #[test]
