@@ -11,6 +11,9 @@ pub const MIN_RTT: Duration = Duration::from_micros(50);
 /// The most that is ever used, so that one absurd sample cannot stall repairs.
 pub const MAX_RTT: Duration = Duration::from_millis(500);
 
+/// A sample counts as at most so many times the estimate: a true change shows in a few samples.
+const MAX_STEP: u32 = 4;
+
 /// Back-off is drawn from `K` round trips: with the true group size that keeps NAKs below about ten a
 /// loss up to a thousand losers (RFC 5401 advises 4 where repairs are sent by multicast).
 pub const BACKOFF_RTTS: u32 = 4;
@@ -37,7 +40,8 @@ impl GroupRtt {
         self.estimate = if !self.measured {
             rtt
         } else if rtt > self.estimate {
-            (self.estimate + rtt) / 2
+            // One sample of a host that slept must not stall everybody's repairs.
+            (self.estimate + rtt.min(self.estimate * MAX_STEP)) / 2
         } else {
             (self.estimate * 15 + rtt) / 16
         };
@@ -128,7 +132,12 @@ mod tests {
         assert_eq!(rtt.get(), Duration::from_micros(200));
         rtt.sample(Duration::ZERO);
         assert!(rtt.get() > Duration::from_micros(180));
+        let before = rtt.get();
         rtt.sample(Duration::from_secs(3600));
-        assert!(rtt.get() < MAX_RTT);
+        assert!(rtt.get() <= before * 3);
+        for _ in 0..20 {
+            rtt.sample(Duration::from_secs(3600));
+        }
+        assert!(rtt.get() > MAX_RTT * 9 / 10 && rtt.get() <= MAX_RTT);
     }
 }
