@@ -227,7 +227,7 @@ impl Runtime {
             if left.is_zero() {
                 return Ok(Driven::TimedOut);
             }
-            self.step(&mut poller, left)?;
+            self.step(&mut poller, left, done)?;
         }
     }
 
@@ -265,10 +265,15 @@ impl Runtime {
         if until.is_zero() { Ok(()) } else { poller.sleep(Some(until)) }
     }
 
-    /// One turn, and if there is nothing more to do a sleep.
-    fn step(&self, poller: &mut Poller, at_most: Duration) -> io::Result<()> {
+    /// One turn, and if there is nothing more to do, and that turn did not bring what `done` waits for, a sleep.
+    fn step(
+        &self,
+        poller: &mut Poller,
+        at_most: Duration,
+        done: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
         let turn = self.turn();
-        if turn.more || self.pending.load(Ordering::SeqCst) {
+        if turn.more || self.pending.load(Ordering::SeqCst) || done() {
             return Ok(());
         }
         let until = turn.next.unwrap_or(Instant::from_nanos(u64::MAX));
@@ -289,7 +294,7 @@ impl Runtime {
         self.seat.is_for(std::thread::current());
         while !(self.stop.load(Ordering::SeqCst) && self.engine.lock().is_idle()) {
             self.stand_by();
-            if let Err(error) = self.step(&mut self.poller.lock(), MAX_SLEEP) {
+            if let Err(error) = self.step(&mut self.poller.lock(), MAX_SLEEP, &mut || false) {
                 tracing::error!(%error, "polling failed; the progress thread ends");
                 self.failed.store(true, Ordering::SeqCst);
                 self.engine.lock().close_outlets();
