@@ -267,16 +267,22 @@ impl Subscriber {
             return Ok(true);
         }
         let deadline = match patience {
+            Patience::None if runtime.has_failed() => return Err(RecvError::Stopped),
             Patience::None => return Ok(false),
             Patience::Until(deadline) => Some(deadline),
             Patience::Forever => None,
         };
         let (outlet, batch) = (&self.outlet, &mut self.batch);
-        let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
-        let some = match driven.map_err(RecvError::System)? {
-            Driven::Done => true,
-            Driven::TimedOut => false,
-            Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+        let some = loop {
+            let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
+            let beside = match driven.map_err(RecvError::System)? {
+                Driven::Done => Some(true),
+                Driven::TimedOut => Some(false),
+                Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+            };
+            if let Some(some) = beside {
+                break some;
+            }
         };
         if !some && runtime.has_failed() {
             return Err(RecvError::Stopped);

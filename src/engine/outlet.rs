@@ -136,8 +136,9 @@ impl SubscriberOutlet {
         }
     }
 
-    /// Puts what one turn brought into the queue, and wakes whoever waits for it.
-    pub(super) fn put(&self, items: &mut Vec<Item>) {
+    /// Puts what one turn brought into the queue, and notifies whoever waits for it. A task's waker is
+    /// given out, to be woken without any lock.
+    pub(super) fn put(&self, items: &mut Vec<Item>) -> Option<Waker> {
         let mut queue = self.queue.lock();
         for item in items.drain(..) {
             self.put_one(&mut queue, item);
@@ -148,9 +149,7 @@ impl SubscriberOutlet {
         if wake {
             self.ready.notify_one();
         }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker
     }
 
     fn put_one(&self, queue: &mut Queue, item: Item) {
@@ -236,23 +235,27 @@ impl SubscriberOutlet {
         room
     }
 
-    /// Has `waker` woken when something is put into the queue. Says whether something is there already.
+    /// Has `waker` woken when something is put into the queue. Says whether there is something to look at
+    /// already.
     #[cfg(feature = "async")]
     pub(crate) fn wake_when_ready(&self, waker: &Waker) -> bool {
         let mut queue = self.queue.lock();
-        queue.waker = Some(waker.clone());
-        !queue.items.is_empty()
+        let is_known = queue.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        // What it replaces may be the last of another task: it is dropped without the lock.
+        let _replaced = if is_known { None } else { queue.waker.replace(waker.clone()) };
+        let ready = !queue.items.is_empty() || queue.closed;
+        drop(queue);
+        ready
     }
 
-    pub(super) fn close(&self) {
+    /// Nothing more comes. A task's waker is given out, to be woken without any lock.
+    pub(super) fn close(&self) -> Option<Waker> {
         let mut queue = self.queue.lock();
         queue.closed = true;
         let waker = queue.waker.take();
         drop(queue);
         self.ready.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker
     }
 }
 
