@@ -96,6 +96,8 @@ struct Publisher {
     outlet: Arc<PublisherOutlet>,
     closing: bool,
     confirmed: bool,
+    /// Frames that could not be given back while the outbox was claimed.
+    freed: Vec<SendBuf>,
 }
 
 struct Subscriber {
@@ -237,8 +239,13 @@ impl Engine {
             self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
         let outbox = Outbox::new(header, self.max_frame, frames);
         let outlet = Arc::new(PublisherOutlet::new(outbox));
-        let publisher =
-            Publisher { group, outlet: Arc::clone(&outlet), closing: false, confirmed: true };
+        let publisher = Publisher {
+            group,
+            outlet: Arc::clone(&outlet),
+            closing: false,
+            confirmed: true,
+            freed: Vec::new(),
+        };
         self.publishers.insert(id, publisher);
         Ok((id, outlet))
     }
@@ -437,7 +444,16 @@ impl Engine {
             if !dirty && self.freed.is_empty() {
                 continue;
             }
-            let mut outbox = p.outlet.outbox.lock();
+            let mut outbox = match p.outlet.try_outbox() {
+                Ok(outbox) => outbox,
+                Err(again) => {
+                    p.outlet.dirty.store(true, Ordering::Release);
+                    p.freed.append(&mut self.freed);
+                    more |= again;
+                    continue;
+                }
+            };
+            self.freed.append(&mut p.freed);
             let freed = !self.freed.is_empty();
             outbox.refill(self.freed.drain(..));
             let room = self.node.publisher_room(*id);
@@ -588,7 +604,7 @@ impl Engine {
             let Some(stats) = self.node.publisher_stats(*id) else { continue };
             let confirmed = self.node.is_sent(*id)
                 && stats.confirmed == stats.head
-                && p.outlet.outbox.lock().is_empty();
+                && p.outlet.try_outbox().is_ok_and(|outbox| outbox.is_empty());
             if !all && !confirmed {
                 continue;
             }
