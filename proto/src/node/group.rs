@@ -8,8 +8,8 @@ use super::{Event, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
+use crate::subscribe::StreamKey;
 use crate::subscribe::stream::{Phase, ReceiveStream, Speaker, StreamStats, Subscription};
-use crate::subscribe::{Reliability, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
 use crate::wire::frame::{Frame, FrameError, FrameHeader, FrameKind};
@@ -431,8 +431,8 @@ impl<T, R: RxFrame> Group<T, R> {
 
     /// Whether every subscription that wants own messages of any topic has room for a frame.
     pub(super) fn own_room(&self) -> bool {
-        self.subscriptions.values().all(|s| {
-            !s.config.own_messages || s.room > 0 || s.config.reliability != Reliability::Ordered
-        })
+        self.subscriptions
+            .values()
+            .all(|s| !s.config.own_messages || s.room > 0 || !s.config.reliability.wants_repair())
     }
 }

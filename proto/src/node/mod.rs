@@ -200,7 +200,20 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Why a stream stands still, if it does.
     pub fn hold(&mut self, publisher: PublisherId) -> Option<Hold> {
-        self.publisher(publisher)?.hold()
+        let g = self.groups.values_mut().find(|g| g.publishers.contains_key(&publisher))?;
+        let own_room = g.own_room();
+        let p = g.publishers.get_mut(&publisher)?;
+        let hold = p.hold();
+        if hold.is_some() || own_room || p.is_sent() {
+            return hold;
+        }
+        // A subscription of this very node has no room.
+        Some(Hold::Subscriber {
+            node: self.config.id,
+            name: self.config.name.clone(),
+            behind: p.queued(),
+            headroom: self.headroom,
+        })
     }
 
     /// A stream's numbers.

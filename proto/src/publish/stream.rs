@@ -515,6 +515,11 @@ impl<T> PublishStream<T> {
         }
     }
 
+    /// Frames that wait to be sent for the first time.
+    pub(crate) fn queued(&self) -> u64 {
+        self.window.queued() as u64
+    }
+
     /// Whether everything published has been sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.window.queued() == 0

@@ -588,7 +588,8 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.status.due = now;
     }
 
-    /// Attaches a subscription to a stream that is already followed: it begins with what comes next.
+    /// Attaches a subscription to a stream that is known: it begins with what comes next if another one
+    /// follows it already, and else as if it were new.
     pub(crate) fn attach(&mut self, now: Instant, s: &Subscription, out: &mut VecDeque<Event<R>>) {
         let Phase::Known(info) = &self.phase else { return };
         if !s.config.topics.matches(&info.topic) || self.ended.is_some() {
@@ -596,9 +597,9 @@ impl<R: RxFrame> ReceiveStream<R> {
         }
         let info = info.clone();
         if self.attached.is_empty() {
-            self.next = self.end;
-            self.ring.clear();
-            self.gaps.reset(self.end);
+            // Where the stream is by now, nobody here has followed: the publisher is asked anew.
+            self.phase = Phase::Unknown { held: VecDeque::new(), query_at: now, queries: 0 };
+            return;
         }
         let start = self.next.plus(self.ring.len() as u64);
         self.push_attachment(s, start, &info, out);
