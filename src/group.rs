@@ -142,15 +142,12 @@ impl GroupBuilder {
             runtime.engine().start_join(setup, deadline).map_err(JoinError::Device)?
         };
         let outcome = loop {
-            let mut engine = runtime.engine();
-            engine.turn(runtime.now());
-            if let Some(outcome) = engine.take_joined(ticket) {
+            runtime.turn_now();
+            if let Some(outcome) = runtime.engine().take_joined(ticket) {
                 break outcome;
             }
-            drop(engine);
             std::thread::sleep(Duration::from_millis(1));
         };
-        runtime.wake();
         let id = outcome.map_err(|failure| match failure {
             JoinFailure::Device(error) => JoinError::Device(error),
             JoinFailure::Timeout => JoinError::Timeout(mgid),

@@ -72,7 +72,7 @@ impl Publisher {
     /// Room for a message of `len` bytes in the frame it will be sent in: what is written there is
     /// published by [`Claim::commit`] without a copy. Such a message must fit a frame.
     ///
-    /// The engine cannot take frames while a claim is held, so hold it for a moment only.
+    /// Nothing of this publisher is sent for the first time while a claim is held, so hold it for a moment only.
     ///
     /// # Errors
     /// [`PublishError::WouldBlock`], [`PublishError::TooLarge`]; nothing was claimed.
@@ -82,6 +82,7 @@ impl Publisher {
             drop(outbox);
             return Err(self.refusal(error));
         }
+        self.outlet.claimed.store(true, Ordering::SeqCst);
         Ok(Claim { outbox: Some(outbox), publisher: self, len })
     }
 
@@ -270,10 +271,28 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// Publishes the message.
     pub fn commit(mut self) {
-        if let Some(mut outbox) = self.outbox.take() {
+        if let Some(outbox) = &mut self.outbox {
             outbox.commit(self.len);
         }
+        self.end();
         self.publisher.pushed();
+    }
+
+    /// Gives the outbox back, and makes good for a turn that passed by meanwhile.
+    fn end(&mut self) {
+        let Some(outbox) = self.outbox.take() else { return };
+        drop(outbox);
+        let outlet = &self.publisher.outlet;
+        outlet.claimed.store(false, Ordering::SeqCst);
+        if outlet.passed_by.swap(false, Ordering::SeqCst) {
+            self.publisher.runtime().kick();
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -174,7 +174,7 @@ impl Subscriber {
             }
             match self.batch.pop_front() {
                 Some(Item::Frame { key, sequence, frame }) => {
-                    self.current = Some(Current { key, sequence, frame, at: FRAME_HEADER });
+                    self.current = Some(self.current_of(key, sequence, frame));
                 }
                 Some(Item::Message { key, sequence, message, weight }) => {
                     on(Incoming::Message { bytes: &message, key, sequence });
@@ -231,7 +231,7 @@ impl Subscriber {
             }
             match self.batch.pop_front()? {
                 Item::Frame { key, sequence, frame } => {
-                    self.current = Some(Current { key, sequence, frame, at: FRAME_HEADER });
+                    self.current = Some(self.current_of(key, sequence, frame));
                 }
                 Item::Message { key, sequence, message, weight } => {
                     self.done(weight);
@@ -244,6 +244,19 @@ impl Subscriber {
                 }
             }
         }
+    }
+
+    /// A frame to be read: from its first message on, or only its last if no other is wanted.
+    fn current_of(&self, key: StreamKey, sequence: Sequence, frame: Lease) -> Current {
+        let mut at = FRAME_HEADER;
+        if self.outlet.reliability == Reliability::Latest {
+            let mut next = at;
+            for message in Messages::of_checked_at(frame.bytes(), at) {
+                at = next;
+                next += MESSAGE_HEADER + message.len();
+            }
+        }
+        Current { key, sequence, frame, at }
     }
 
     /// Takes what waits in the queue. Says whether there was something.
@@ -267,16 +280,22 @@ impl Subscriber {
             return Ok(true);
         }
         let deadline = match patience {
+            Patience::None if runtime.has_failed() => return Err(RecvError::Stopped),
             Patience::None => return Ok(false),
             Patience::Until(deadline) => Some(deadline),
             Patience::Forever => None,
         };
         let (outlet, batch) = (&self.outlet, &mut self.batch);
-        let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
-        let some = match driven.map_err(RecvError::System)? {
-            Driven::Done => true,
-            Driven::TimedOut => false,
-            Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+        let some = loop {
+            let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
+            let beside = match driven.map_err(RecvError::System)? {
+                Driven::Done => Some(true),
+                Driven::TimedOut => Some(false),
+                Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+            };
+            if let Some(some) = beside {
+                break some;
+            }
         };
         if !some && runtime.has_failed() {
             return Err(RecvError::Stopped);
@@ -394,6 +413,7 @@ impl SubscriberBuilder {
     }
 
     /// Begins with up to `frames` frames of what publishers still retain, instead of with what comes next.
+    /// A stream that another subscriber of the node's group follows already is joined where that one is.
     pub fn history(mut self, frames: u64) -> Self {
         self.config.start = Start::History(frames);
         self

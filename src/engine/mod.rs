@@ -13,6 +13,7 @@ mod repair_times;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 
 use qcast_proto::addr::{NodeId, PeerAddr};
 use qcast_proto::buf::{RxFrame, TxFrame};
@@ -63,6 +64,8 @@ impl EngineConfig {
 pub struct Turn {
     /// Whether there is more to do at once: the turn ended because its budget did.
     pub more: bool,
+    /// Whether it brought something for a subscriber.
+    pub handed: bool,
     /// When the next turn is due, if nothing happens before.
     pub next: Option<Instant>,
 }
@@ -83,6 +86,8 @@ pub struct Engine {
     /// Frames for peers whose address is being resolved.
     waiting: VecDeque<(GroupId, PeerAddr, SendBuf, FrameToken)>,
     completions: Vec<Completion>,
+    /// Tasks to be woken after the turn.
+    wakers: Vec<Waker>,
     freed: Vec<SendBuf>,
     next_ticket: u64,
     drops_seen: u64,
@@ -96,6 +101,8 @@ struct Publisher {
     outlet: Arc<PublisherOutlet>,
     closing: bool,
     confirmed: bool,
+    /// Frames that could not be given back while the outbox was claimed.
+    freed: Vec<SendBuf>,
 }
 
 struct Subscriber {
@@ -183,6 +190,7 @@ impl Engine {
             subscribers: BTreeMap::new(),
             waiting: VecDeque::new(),
             completions: Vec::with_capacity(RECV_BUDGET),
+            wakers: Vec::new(),
             freed: Vec::new(),
             next_ticket: 0,
             drops_seen: 0,
@@ -249,8 +257,13 @@ impl Engine {
             self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
         let outbox = Outbox::new(header, self.max_frame, frames);
         let outlet = Arc::new(PublisherOutlet::new(outbox));
-        let publisher =
-            Publisher { group, outlet: Arc::clone(&outlet), closing: false, confirmed: true };
+        let publisher = Publisher {
+            group,
+            outlet: Arc::clone(&outlet),
+            closing: false,
+            confirmed: true,
+            freed: Vec::new(),
+        };
         self.publishers.insert(id, publisher);
         Ok((id, outlet))
     }
@@ -281,7 +294,7 @@ impl Engine {
     pub(crate) fn close_subscriber(&mut self, now: Instant, id: SubscriberId) {
         self.node.close_subscriber(now, id);
         if let Some(s) = self.subscribers.remove(&id) {
-            s.outlet.close();
+            self.wakers.extend(s.outlet.close());
         }
     }
 
@@ -301,15 +314,20 @@ impl Engine {
         }
     }
 
-    /// Nothing more will come: whoever waits is told.
-    pub(crate) fn close_outlets(&mut self) {
-        for s in self.subscribers.values() {
-            s.outlet.close();
-        }
+    /// Nothing more will come: whoever waits is told. Tasks are given out, to be woken without any lock.
+    pub(crate) fn close_outlets(&mut self) -> Vec<Waker> {
+        let mut wakers = self.take_wakers();
+        wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();
         }
+        wakers
+    }
+
+    /// Tasks that the turn had something for; wake them once the engine is not locked any more.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
     }
 
     /// Whether nothing is open or on its way out any more.
@@ -354,11 +372,11 @@ impl Engine {
             self.node.handle_timeout(now);
         }
         more |= self.send(now);
-        self.hand_out();
+        let handed = self.hand_out();
         self.report(now);
         self.leave_groups();
         more |= self.device.arm() == Armed::Again;
-        Turn { more, next: self.next_deadline() }
+        Turn { more, handed, next: self.next_deadline() }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -444,7 +462,16 @@ impl Engine {
             if !dirty && self.freed.is_empty() {
                 continue;
             }
-            let mut outbox = p.outlet.outbox.lock();
+            let mut outbox = match p.outlet.try_outbox() {
+                Ok(outbox) => outbox,
+                Err(again) => {
+                    p.outlet.dirty.store(true, Ordering::Release);
+                    p.freed.append(&mut self.freed);
+                    more |= again;
+                    continue;
+                }
+            };
+            self.freed.append(&mut p.freed);
             let freed = !self.freed.is_empty();
             outbox.refill(self.freed.drain(..));
             let room = self.node.publisher_room(*id);
@@ -535,8 +562,8 @@ impl Engine {
         g.queue.push_back(SendWr { ah, qpn, qkey, token: token.to_bits(), buf: frame });
     }
 
-    /// Hands events to whom they are for.
-    fn hand_out(&mut self) {
+    /// Hands events to whom they are for. Says whether a subscriber got any.
+    fn hand_out(&mut self) -> bool {
         while let Some(event) = self.node.poll_event() {
             let (subscriber, item) = match event {
                 Event::Frame { subscriber, key, sequence, frame } => {
@@ -561,11 +588,14 @@ impl Engine {
                 s.items.push(item);
             }
         }
+        let mut handed = false;
         for s in self.subscribers.values_mut() {
             if !s.items.is_empty() {
-                s.outlet.put(&mut s.items);
+                self.wakers.extend(s.outlet.put(&mut s.items));
+                handed = true;
             }
         }
+        handed
     }
 
     fn tell_publisher(&mut self, id: PublisherId, event: qcast_proto::publish::PublisherEvent) {
@@ -594,7 +624,7 @@ impl Engine {
             let Some(stats) = self.node.publisher_stats(*id) else { continue };
             let confirmed = self.node.is_sent(*id)
                 && stats.confirmed == stats.head
-                && p.outlet.outbox.lock().is_empty();
+                && p.outlet.try_outbox().is_ok_and(|outbox| outbox.is_empty());
             if !all && !confirmed {
                 continue;
             }
