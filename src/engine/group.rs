@@ -7,9 +7,9 @@ use qcast_proto::node::{FrameToken, GroupId, Node};
 use qcast_proto::qp::{QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
+use super::Engine;
 use super::ah_cache::AhCache;
 use super::lease::Lease;
-use super::Engine;
 use crate::device::{AhId, Device, DeviceError, QpId, SendBuf, SendWr};
 
 /// What a group is on the wire.
@@ -160,12 +160,8 @@ fn bring_up(
     from: QpState,
     qkey: QKey,
 ) -> Result<(), DeviceError> {
-    let setup = UdSetup {
-        pkey_index: 0,
-        port: device.port().port,
-        qkey: qkey.into(),
-        sq_psn: Psn::new(0),
-    };
+    let setup =
+        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
     let path = if from == QpState::Err { reset_walk(from) } else { walk_to_rts(from) };
     for hop in path.hops(QpType::Ud) {
         let attrs: QpAttrs = setup

@@ -25,8 +25,8 @@ use qcast_proto::time::{Duration, Instant};
 use crate::device::{
     Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr, WcStatus,
 };
-use ah_cache::{AhCache, Lookup};
 pub use ah_cache::AhStats;
+use ah_cache::{AhCache, Lookup};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use lease::{Lease, RecvPool};
@@ -221,10 +221,8 @@ impl Engine {
         config: PublisherConfig,
     ) -> Result<(PublisherId, Arc<PublisherOutlet>), DeviceError> {
         let frames = self.device.alloc_send(config.window + OUTBOX_FRAMES)?;
-        let (id, header) = self
-            .node
-            .open_publisher(now, group, config)
-            .ok_or(DeviceError::NoSuch("group"))?;
+        let (id, header) =
+            self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
         let outbox = Outbox::new(header, self.max_frame, frames);
         let outlet = Arc::new(PublisherOutlet::new(outbox));
         let publisher =

@@ -199,7 +199,8 @@ impl SubscriberOutlet {
                     while queue.items.is_empty()
                         && !queue.closed
                         && !self.ready.wait_until(&mut queue, deadline).timed_out()
-                    {}
+                    {
+                    }
                 }
                 Patience::Forever => {
                     while queue.items.is_empty() && !queue.closed {

@@ -160,10 +160,11 @@ impl Flow {
         {
             return Some(Hold::Quorum { have: self.waited_for().count(), want });
         }
-        let (node, r) = self.waited_for().filter(|(_, r)| r.edge <= limit).max_by_key(|(_, r)| {
-            // Of several, the one that is furthest behind.
-            (head.since(r.next), r.edge)
-        })?;
+        let (node, r) =
+            self.waited_for().filter(|(_, r)| r.edge <= limit).max_by_key(|(_, r)| {
+                // Of several, the one that is furthest behind.
+                (head.since(r.next), r.edge)
+            })?;
         Some(Hold::Subscriber {
             node: *node,
             name: r.name.clone(),
@@ -202,15 +203,15 @@ impl Flow {
         None
     }
 
-    /// Live reliable subscribers that do not have everything before `head`, or, if the stream has
-    /// `ended`, do not know that. Those that were let go are among them.
-    pub(crate) fn unconfirmed(
-        &self,
-        head: Sequence,
-        ended: bool,
-    ) -> impl Iterator<Item = &Receiver> {
-        let lacks = move |r: &&Receiver| r.reliable && (r.next < head || ended && !r.ended);
+    /// Live reliable subscribers that do not have everything before `end`.
+    pub(crate) fn lacking(&self, end: Sequence) -> impl Iterator<Item = &Receiver> {
+        let lacks = move |r: &&Receiver| r.reliable && (r.next < end || r.lost > 0);
         self.table.receivers().values().filter(lacks)
+    }
+
+    /// Whether all live subscribers that are waited for have everything, and know that it is all.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.table.receivers().values().all(|r| r.ended || r.released || !r.reliable)
     }
 
     fn waited_for(&self) -> impl Iterator<Item = (&NodeId, &Receiver)> {
@@ -368,7 +369,10 @@ mod tests {
         let t = Instant::from_millis;
         assert_eq!(f.held(t(0), Sequence(40), grace), None);
         assert_eq!(f.held(t(999), Sequence(40), grace), None);
-        assert_eq!(f.held(t(1004), Sequence(40), grace), Some((NodeId(2), t(1004).saturating_since(t(0)))));
+        assert_eq!(
+            f.held(t(1004), Sequence(40), grace),
+            Some((NodeId(2), t(1004).saturating_since(t(0))))
+        );
         assert_eq!(f.limit(), Sequence(50));
         // Back within the window, it is waited for again.
         f.update(t(1005), addr(2), &status(2, 100, 120), Sequence(10), Sequence(100));
@@ -380,7 +384,10 @@ mod tests {
     fn a_quorum_lets_nobody_go() {
         let mut f = flow(FlowPolicy::Quorum(2), &THREE);
         for ms in [0, 10_000] {
-            assert_eq!(f.held(Instant::from_millis(ms), Sequence(60), Duration::from_secs(1)), None);
+            assert_eq!(
+                f.held(Instant::from_millis(ms), Sequence(60), Duration::from_secs(1)),
+                None
+            );
         }
     }
 }

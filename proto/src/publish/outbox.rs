@@ -90,7 +90,9 @@ impl<T: TxFrame> Outbox<T> {
 
     /// Sends the `len` bytes that were claimed last, or fewer of them; never more.
     pub fn commit(&mut self, len: usize) {
-        let (Some(frame), Some(claimed)) = (self.open.as_mut(), self.claimed.take()) else { return };
+        let (Some(frame), Some(claimed)) = (self.open.as_mut(), self.claimed.take()) else {
+            return;
+        };
         let len = len.min(claimed);
         let at = self.filled;
         let prefix = u16::try_from(len).expect("a whole message is below the path MTU");

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::config::PublisherConfig;
 use super::flow::{Flow, Hold};
-use super::repair::Repairs;
+use super::repair::{Repairs, Request, Shared};
 use super::report::{Closed, PublisherEvent, PublisherStats};
 use super::table::{Change, Receiver};
 use super::window::{Earlier, Window};
@@ -40,6 +40,7 @@ pub struct PublishStream<T> {
     window: Window<T>,
     flow: Flow,
     repairs: Repairs,
+    shared: Shared,
     rtt: GroupRtt,
     freed: Vec<T>,
     events: VecDeque<PublisherEvent>,
@@ -129,6 +130,7 @@ impl<T> PublishStream<T> {
             flow: Flow::new(config.policy, config.max_receivers, config.window),
             config,
             repairs: Repairs::default(),
+            shared: Shared::default(),
             rtt: GroupRtt::default(),
             freed: Vec::new(),
             events: VecDeque::new(),
@@ -250,7 +252,11 @@ impl<T> PublishStream<T> {
         self.flow.table.note_nak(now, from);
         let alone = nak.local || self.flow.table.count() <= 1;
         let rtt = self.rtt.get();
-        let merge = if alone { Duration::ZERO } else { rtt / 2 };
+        let merge = match alone {
+            true => Some(Duration::ZERO),
+            false if self.shared.is_likely() => None,
+            false => Some(rtt / 2),
+        };
         let (base, head) = (self.window.base(), self.window.head());
         let mut gone = false;
         for (first, count) in nak.ranges() {
@@ -258,14 +264,7 @@ impl<T> PublishStream<T> {
             let last = Sequence(first).plus(u64::from(count)).min(head);
             let mut at = Sequence(first).max(base);
             while at < last {
-                match self.window.earlier(at, now, rtt, from) {
-                    Earlier::OnItsWay => self.stats.damped += 1,
-                    Earlier::AskedByAnother if !nak.local => self.repairs.want_for_all(now, at),
-                    earlier => {
-                        let first = self.repairs.want(now, at, from, merge);
-                        self.stats.frames_asked += u64::from(first && earlier == Earlier::None);
-                    }
-                }
+                self.want(now, at, from, merge, nak.local);
                 at = at.next();
             }
         }
@@ -274,6 +273,39 @@ impl<T> PublishStream<T> {
             let same = |r: &Outgoing<T>| matches!(r, Outgoing::Gone(to, _) if *to == from);
             self.replies.retain(|r| !same(r));
             self.reply(Outgoing::Gone(from, Gone { oldest: base.0 }));
+        }
+    }
+
+    /// One frame that is asked for.
+    fn want(
+        &mut self,
+        now: Instant,
+        at: Sequence,
+        from: PeerAddr,
+        merge: Option<Duration>,
+        local: bool,
+    ) {
+        let earlier = self.window.earlier(at, now, self.rtt.get(), from);
+        match earlier {
+            Earlier::OnItsWay => self.stats.damped += 1,
+            Earlier::OnItsWayToSecond => {
+                self.stats.damped += 1;
+                self.shared.note_second();
+            }
+            Earlier::AskedByAnother if !local => {
+                self.shared.note_second();
+                self.repairs.want_for_all(now, at);
+            }
+            _ => match self.repairs.want(now, at, from, merge) {
+                Request::First if earlier == Earlier::None => {
+                    self.stats.frames_asked += 1;
+                    if !local {
+                        self.shared.note_first();
+                    }
+                }
+                Request::Second => self.shared.note_second(),
+                _ => {}
+            },
         }
     }
 
@@ -303,9 +335,7 @@ impl<T> PublishStream<T> {
             self.heartbeat.interval = self.config.heartbeat_min;
             self.heartbeat.due = now + HELD_HEARTBEAT;
         }
-        if held
-            && let Some((node, waited)) = self.flow.held(now, head, self.config.grace)
-        {
+        if held && let Some((node, waited)) = self.flow.held(now, head, self.config.grace) {
             let (name, address) = self
                 .flow
                 .table
@@ -480,22 +510,19 @@ impl<T> PublishStream<T> {
         let end = self.window.end();
         if now < deadline {
             let told = self.is_sent() && heartbeats >= END_HEARTBEATS;
-            if !told || self.flow.unconfirmed(end, true).any(|r| !r.released) {
+            if !told || !self.flow.all_ended() {
                 return;
             }
         }
         self.closing = Some(Closing { deadline, heartbeats, done: true });
-        let unconfirmed = self.flow.unconfirmed(end, false).map(|r| r.name.clone()).collect();
+        let unconfirmed = self.flow.lacking(end).map(|r| r.name.clone()).collect();
         self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
     }
 
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
-        let max = if held || self.closing.is_some() {
-            HELD_HEARTBEAT
-        } else {
-            self.config.heartbeat_max
-        };
+        let max =
+            if held || self.closing.is_some() { HELD_HEARTBEAT } else { self.config.heartbeat_max };
         self.heartbeat.last = now;
         self.heartbeat.due = now + self.heartbeat.interval;
         self.heartbeat.interval = (self.heartbeat.interval * 2).min(max);

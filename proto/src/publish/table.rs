@@ -35,6 +35,8 @@ pub struct Receiver {
     pub released: bool,
     /// Whether it knows that the stream ended, and has all of it.
     pub ended: bool,
+    /// Frames that it gave up.
+    pub lost: u64,
     /// NAKs from it.
     pub naks: u64,
     /// When the publisher first stood still because of it, with no step since.
@@ -164,13 +166,14 @@ impl Table {
         self.reliable += usize::from(r.reliable);
         r.tag = status.tag;
         r.ended = status.ended;
+        r.lost = status.lost;
         if r.address != from {
             self.by_address.remove(&r.address);
             r.address = from;
             self.by_address.insert(from, node);
         }
-        // Waited for again once it is within what is retained, and not in the way.
-        let readmitted = r.released && r.next >= oldest && r.edge >= head;
+        // Waited for again once it is within what is retained, and has room for what comes next.
+        let readmitted = r.released && r.next >= oldest && r.edge > head;
         r.released &= !readmitted;
         let (next, edge) = before;
         Change::Moved { next, edge, same_kind: same_kind && !readmitted }
@@ -205,6 +208,7 @@ impl Table {
             // A joiner that is behind the window could never catch up; it must not hold others back.
             released: next < oldest,
             ended: status.ended,
+            lost: status.lost,
             naks: 0,
             held_since: None,
             stamp,
@@ -286,7 +290,14 @@ mod tests {
     }
 
     fn status(node: u128, at: u64, next: u64) -> Status {
-        Status { node, at, next, edge: next.saturating_add(500), reliable: true, ..Status::default() }
+        Status {
+            node,
+            at,
+            next,
+            edge: next.saturating_add(500),
+            reliable: true,
+            ..Status::default()
+        }
     }
 
     fn update(table: &mut Table, now: Instant, from: u32, status: &Status) -> Change {

@@ -124,7 +124,8 @@ impl AnyOrder {
             let before = *before;
             self.partial.remove(&before);
         }
-        while let Some((within, _)) = self.partial.range(first.next()..=last.max(first.next())).next()
+        while let Some((within, _)) =
+            self.partial.range(first.next()..=last.max(first.next())).next()
         {
             let within = *within;
             self.partial.remove(&within);

@@ -174,6 +174,9 @@ impl<R: RxFrame> ReceiveStream<R> {
         if self.attached.is_empty() || self.silent {
             return Some(silence);
         }
-        [Some(silence), self.gaps.next_due(), self.status.due(self.closed)].into_iter().flatten().min()
+        [Some(silence), self.gaps.next_due(), self.status.due(self.closed)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

