@@ -9,8 +9,9 @@ use qcast_proto::node::NodeConfig;
 use qcast_proto::wire::control::is_sound_name;
 
 use crate::device::fault::FaultPlan;
+use crate::device::open::{self, DeviceOptions, OpenDeviceError};
 use crate::device::spec::DeviceSpec;
-use crate::device::{self, DeviceError, PortCounters};
+use crate::device::{DeviceError, PortCounters};
 use crate::engine::{AhStats, Engine, EngineConfig};
 use crate::group::GroupBuilder;
 use crate::runtime::{self, Progress, Runtime, StartError};
@@ -180,13 +181,13 @@ impl NodeBuilder {
         self
     }
 
-    /// Frames of each stream that the node has room for, 512 if it is not said. Memory: as many path MTUs.
+    /// Frames of each stream that the node has room for, 1024 if it is not said. Memory: as many path MTUs.
     pub fn receive_window(mut self, frames: usize) -> Self {
         self.receive_window = Some(frames);
         self
     }
 
-    /// Receives posted to the SRQ, 2048 if it is not said. Memory: as many path MTUs.
+    /// Receives posted to the SRQ, 4096 if it is not said. Memory: as many path MTUs.
     pub fn srq_depth(mut self, receives: usize) -> Self {
         self.srq_depth = Some(receives);
         self
@@ -219,7 +220,9 @@ impl NodeBuilder {
         if let Some(depth) = self.srq_depth {
             config.srq_depth = depth;
         }
-        let device = device::open(&self.device, self.mtu, self.fault).map_err(OpenError::Device)?;
+        let options =
+            DeviceOptions { mtu: self.mtu, srq_depth: config.srq_depth, fault: self.fault };
+        let device = open::open(&self.device, options).map_err(OpenError::Device)?;
         let (runtime, _thread) =
             Runtime::start(self.progress, |now| Engine::new(now, device, config))?;
         Ok(Node { inner: Arc::new(Inner { runtime, name, id }) })
@@ -233,9 +236,12 @@ pub enum OpenError {
     /// The name is empty, too long, or has control characters.
     #[error("{0:?} cannot be a node's name; give 1 to 96 bytes without control characters")]
     Name(String),
-    /// The device could not be opened, or refused its memory.
+    /// The device could not be opened.
     #[error(transparent)]
-    Device(DeviceError),
+    Device(OpenDeviceError),
+    /// The device refused memory or receives.
+    #[error(transparent)]
+    Memory(DeviceError),
     /// The operating system refused what the runtime needs.
     #[error("the node could not be started")]
     System(#[source] io::Error),
@@ -244,7 +250,7 @@ pub enum OpenError {
 impl From<StartError> for OpenError {
     fn from(error: StartError) -> Self {
         match error {
-            StartError::Device(error) => Self::Device(error),
+            StartError::Device(error) => Self::Memory(error),
             StartError::Poll(error) | StartError::Thread(error) => Self::System(error),
         }
     }
@@ -257,8 +263,8 @@ pub struct PollError(#[source] io::Error);
 
 fn default_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
-    let mut name = host.unwrap_or_else(|| "node".into());
-    name.retain(|c| !c.is_control());
-    name.truncate(name.floor_char_boundary(64));
+    let host = host.unwrap_or_else(|| "node".into());
+    // A host name has at most 64 bytes; with the process number that is below the limit of a name.
+    let name: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
     format!("{name}:{}", std::process::id())
 }

@@ -12,6 +12,8 @@ pub trait TxFrame {
     fn capacity(&self) -> usize;
     /// The frame.
     fn bytes(&self) -> &[u8];
+    /// All the room, as it was last written.
+    fn room(&self) -> &[u8];
     /// All the room; the frame's length is set by [`TxFrame::set_len`].
     fn room_mut(&mut self) -> &mut [u8];
     /// Sets the frame's length in bytes, at most the capacity.
@@ -46,6 +48,10 @@ impl TxFrame for HeapFrame {
     }
 
     fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn room(&self) -> &[u8] {
         &self.bytes
     }
 

@@ -50,6 +50,11 @@ impl SendBuf {
         &self.mem[HEADROOM..HEADROOM + self.len as usize]
     }
 
+    /// All the room for a payload, to be read.
+    pub fn room(&self) -> &[u8] {
+        &self.mem[HEADROOM..self.mem.len() - TAILROOM]
+    }
+
     /// All the room for a payload; set its length with [`SendBuf::set_len`].
     pub fn room_mut(&mut self) -> &mut [u8] {
         let end = self.mem.len() - TAILROOM;

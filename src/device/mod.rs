@@ -17,6 +17,7 @@ mod agenda;
 pub mod buf;
 pub mod fault;
 pub mod impair;
+pub mod open;
 pub mod sim;
 #[cfg(target_os = "linux")]
 pub mod soft;

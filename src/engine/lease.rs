@@ -14,7 +14,7 @@ use qcast_proto::buf::RxFrame;
 use crate::device::RecvBuf;
 
 /// A received frame, shared by whoever still needs it.
-pub struct Lease(Option<Held>);
+pub(crate) struct Lease(Option<Held>);
 
 enum Held {
     /// In a receive buffer.

@@ -1,5 +1,7 @@
 //! The real clock: the only place of the library that reads it.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::time::{Duration, SystemTime};
 
 use qcast_proto::time::Instant;
@@ -35,8 +37,7 @@ pub(crate) fn incarnation() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A generator seeded by the system.
-#[expect(clippy::disallowed_methods, reason = "the runtime is where randomness comes from")]
+/// A generator that the system's own random keys seed.
 pub(crate) fn system_rng() -> fastrand::Rng {
-    fastrand::Rng::new()
+    fastrand::Rng::with_seed(RandomState::new().hash_one(incarnation()))
 }

@@ -132,6 +132,7 @@ pub(crate) fn after_leaving_nothing_arrives<B: Bench>(rig: &mut Rig<B>) {
     let to = rig.to(0, 1, qps[1], key);
     rig.send(0, qps[0], to, b"3");
     assert_eq!(rig.payloads(1, 1), [b"3"]);
+    assert_eq!(rig.device(1).counters().malformed, 0, "the group's datagrams do not even come");
     rig.join(1, qps[1], mgid);
     rig.send(0, qps[0], To::group(ah, key), b"4");
     assert_eq!(rig.payloads(1, 1), [b"4"]);

@@ -8,7 +8,7 @@ use super::{Event, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
-use crate::subscribe::stream::{Phase, ReceiveStream, Subscription};
+use crate::subscribe::stream::{Phase, ReceiveStream, StreamStats, Subscription};
 use crate::subscribe::{Fate, Speaker, StreamInfo, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
@@ -26,10 +26,12 @@ pub(super) struct Group<T, R> {
     pub(super) streams: BTreeMap<StreamKey, ReceiveStream<R>>,
     /// Streams whose publishers were silent for long. Should one come back, its subscribers get what
     /// follows, and nothing twice. Together with the others they are bounded by the same number.
-    dormant: BTreeMap<StreamKey, ReceiveStream<R>>,
+    pub(super) dormant: BTreeMap<StreamKey, ReceiveStream<R>>,
     /// Last words to publishers; bounded by the number of streams.
     pub(super) farewells: VecDeque<(PeerAddr, StreamKey, Status)>,
     pub(super) counters: GroupCounters,
+    /// The numbers of streams that are no longer followed.
+    pub(super) past: StreamStats,
     /// Which publisher is asked first for something to send, and how often in a row it was.
     pub(super) turn: (PublisherId, u32),
     /// No stream has anything to say until something happens.
@@ -87,6 +89,7 @@ impl<T, R: RxFrame> Group<T, R> {
             dormant: BTreeMap::new(),
             farewells: VecDeque::new(),
             counters: GroupCounters::default(),
+            past: StreamStats::default(),
             turn: (PublisherId(0), 0),
             hush: false,
             own: Default::default(),
@@ -443,13 +446,17 @@ impl<T, R: RxFrame> Group<T, R> {
         }
         self.hush = false;
         let mut asleep = Vec::new();
+        let past = &mut self.past;
         self.streams.retain(|key, s| match s.handle_timeout(now, out) {
             Fate::Stays => true,
             Fate::Sleeps => {
                 asleep.push(*key);
                 true
             }
-            Fate::Ends => false,
+            Fate::Ends => {
+                *past = *past + s.stats;
+                false
+            }
         });
         for key in asleep {
             let stream = self.streams.remove(&key).expect("it was there a moment ago");
@@ -507,6 +514,7 @@ fn last_words(config: &NodeConfig, headroom: u32) -> Speaker<'_> {
         name: &config.name,
         headroom,
         room: 0,
+        backlog: 0,
         tag: None,
         local_loss: false,
     }

@@ -99,6 +99,8 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         }
         group.share_room();
         let tag = group.tag();
+        let live = group.streams.values().filter(|s| s.is_live()).count().max(1);
+        let backlog = (self.config.backlog / live).max(1);
         let local_loss = now < self.local_loss_until;
         for s in group.streams.values_mut() {
             let who = Speaker {
@@ -107,6 +109,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
                 name: &self.config.name,
                 headroom: self.headroom,
                 room: room_for(s, &group.subscriptions),
+                backlog,
                 tag,
                 local_loss,
             };

@@ -104,6 +104,24 @@ impl<T: TxFrame> Outbox<T> {
         }
     }
 
+    /// The `len` bytes that were claimed last.
+    pub fn claimed(&self, len: usize) -> Option<&[u8]> {
+        let at = self.filled + MESSAGE_HEADER;
+        // The frame's length is set when it is sealed; until then its room is what there is.
+        self.open.as_ref()?.room().get(at..at + len)
+    }
+
+    /// The `len` bytes that were claimed last, to be written.
+    pub fn claimed_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        let at = self.filled + MESSAGE_HEADER;
+        self.open.as_mut()?.room_mut().get_mut(at..at + len)
+    }
+
+    /// Frames that are free to be filled.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
     /// Closes the open frame, so that it can be taken though it is not full.
     pub fn seal(&mut self) {
         self.claimed = None;
@@ -136,11 +154,6 @@ impl<T: TxFrame> Outbox<T> {
     /// Frames that are ready to be taken.
     pub fn sealed(&self) -> usize {
         self.sealed.len()
-    }
-
-    /// Frames that are free to be filled.
-    pub fn free(&self) -> usize {
-        self.free.len()
     }
 
     /// Whether nothing waits here: no open frame, no sealed one, no large message.
@@ -190,7 +203,10 @@ impl<T: TxFrame> Outbox<T> {
     /// Cuts the large message into as many fragments as there are free frames.
     fn cut(&mut self) {
         let Some(mut large) = self.large.take() else { return };
-        let piece = self.capacity - FRAME_HEADER - FRAGMENT_HEADER;
+        // Equal pieces: a run of equal datagrams costs a device, or a system call, much less than large
+        // ones with a small one between them.
+        let most = self.capacity - FRAME_HEADER - FRAGMENT_HEADER;
+        let piece = large.bytes.len().div_ceil(large.bytes.len().div_ceil(most));
         while large.offset < large.bytes.len() {
             let Some(mut frame) = self.free.pop() else {
                 self.large = Some(large);

@@ -4,14 +4,15 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::company::Company;
 use super::config::PublisherConfig;
 use super::flow::{Flow, Hold};
-use super::repair::{Repairs, Request, Shared};
+use super::repair::Repairs;
 use super::report::{Closed, PublisherEvent, PublisherStats};
 use super::table::{Change, Receiver};
 use super::window::{Earlier, Window};
 use crate::addr::{NodeId, PeerAddr, Sequence, SessionId, StreamId};
-use crate::rtt::GroupRtt;
+use crate::rtt::{GroupRtt, SMALL_GROUP};
 use crate::time::Instant;
 use crate::wire::control::{Gone, Heartbeat, Nak, Released, Status};
 
@@ -40,8 +41,8 @@ pub struct PublishStream<T> {
     window: Window<T>,
     flow: Flow,
     repairs: Repairs,
-    shared: Shared,
     rtt: GroupRtt,
+    company: Company,
     freed: Vec<T>,
     events: VecDeque<PublisherEvent>,
     /// Answers that wait to be sent; bounded by [`MAX_REPLIES`].
@@ -88,6 +89,9 @@ struct Closing {
 /// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
 const MAX_REPLIES: usize = 64;
 
+/// How long a repair waits at most, in a small group, for others who lost the same frame.
+const SMALL_GROUP_MERGE: Duration = Duration::from_micros(100);
+
 /// Frames of one kind before the other gets its turn.
 const RUN: u32 = 32;
 
@@ -130,8 +134,8 @@ impl<T> PublishStream<T> {
             flow: Flow::new(config.policy, config.max_receivers, config.window),
             config,
             repairs: Repairs::default(),
-            shared: Shared::default(),
             rtt: GroupRtt::default(),
+            company: Company::new(now),
             freed: Vec::new(),
             events: VecDeque::new(),
             replies: VecDeque::new(),
@@ -237,6 +241,10 @@ impl<T> PublishStream<T> {
                 self.rtt.sample(Duration::from_micros(u64::from(sent)));
             }
         }
+        let receivers = self.group_size();
+        let round = crate::subscribe::status_interval(receivers);
+        let (missing, asked) = (self.flow.table.missing(), self.stats.frames_asked);
+        self.company.observe(now, round, receivers, missing, asked);
         self.trim();
     }
 
@@ -250,12 +258,14 @@ impl<T> PublishStream<T> {
     pub(crate) fn handle_nak(&mut self, now: Instant, from: PeerAddr, nak: &Nak) {
         self.stats.naks += 1;
         self.flow.table.note_nak(now, from);
-        let alone = nak.local || self.flow.table.count() <= 1;
         let rtt = self.rtt.get();
-        let merge = match alone {
-            true => Some(Duration::ZERO),
-            false if self.shared.is_likely() => None,
-            false => Some(rtt / 2),
+        let many = !nak.local && self.company.is_many(self.group_size());
+        let merge = match self.flow.table.count() {
+            _ if nak.local => Duration::ZERO,
+            0 | 1 => Duration::ZERO,
+            // All who lost it ask at once.
+            n if n <= SMALL_GROUP as usize => (rtt / 4).min(SMALL_GROUP_MERGE),
+            _ => rtt / 2,
         };
         let (base, head) = (self.window.base(), self.window.head());
         let mut gone = false;
@@ -264,7 +274,20 @@ impl<T> PublishStream<T> {
             let last = Sequence(first).plus(u64::from(count)).min(head);
             let mut at = Sequence(first).max(base);
             while at < last {
-                self.want(now, at, from, merge, nak.local);
+                match self.window.earlier(at, now, rtt, from) {
+                    Earlier::OnItsWay => self.stats.damped += 1,
+                    Earlier::AskedByAnother if !nak.local => {
+                        self.repairs.want_for_all(now, at);
+                    }
+                    earlier if many => {
+                        let first = self.repairs.want_for_all(now, at);
+                        self.stats.frames_asked += u64::from(first && earlier == Earlier::None);
+                    }
+                    earlier => {
+                        let first = self.repairs.want(now, at, from, merge);
+                        self.stats.frames_asked += u64::from(first && earlier == Earlier::None);
+                    }
+                }
                 at = at.next();
             }
         }
@@ -273,39 +296,6 @@ impl<T> PublishStream<T> {
             let same = |r: &Outgoing<T>| matches!(r, Outgoing::Gone(to, _) if *to == from);
             self.replies.retain(|r| !same(r));
             self.reply(Outgoing::Gone(from, Gone { oldest: base.0 }));
-        }
-    }
-
-    /// One frame that is asked for.
-    fn want(
-        &mut self,
-        now: Instant,
-        at: Sequence,
-        from: PeerAddr,
-        merge: Option<Duration>,
-        local: bool,
-    ) {
-        let earlier = self.window.earlier(at, now, self.rtt.get(), from);
-        match earlier {
-            Earlier::OnItsWay => self.stats.damped += 1,
-            Earlier::OnItsWayToSecond => {
-                self.stats.damped += 1;
-                self.shared.note_second();
-            }
-            Earlier::AskedByAnother if !local => {
-                self.shared.note_second();
-                self.repairs.want_for_all(now, at);
-            }
-            _ => match self.repairs.want(now, at, from, merge) {
-                Request::First if earlier == Earlier::None => {
-                    self.stats.frames_asked += 1;
-                    if !local {
-                        self.shared.note_first();
-                    }
-                }
-                Request::Second => self.shared.note_second(),
-                _ => {}
-            },
         }
     }
 
@@ -521,8 +511,13 @@ impl<T> PublishStream<T> {
 
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
-        let max =
-            if held || self.closing.is_some() { HELD_HEARTBEAT } else { self.config.heartbeat_max };
+        let max = if held || self.closing.is_some() {
+            // In large groups each may answer less often.
+            let spacing = crate::subscribe::status_spacing(self.group_size());
+            (spacing / 4).clamp(HELD_HEARTBEAT, self.config.heartbeat_max.max(HELD_HEARTBEAT))
+        } else {
+            self.config.heartbeat_max
+        };
         self.heartbeat.last = now;
         self.heartbeat.due = now + self.heartbeat.interval;
         self.heartbeat.interval = (self.heartbeat.interval * 2).min(max);
@@ -542,7 +537,8 @@ impl<T> PublishStream<T> {
             oldest: self.window.base().0,
             stamp: micros(now),
             rtt_us: u32::try_from(self.rtt.get().as_micros()).unwrap_or(u32::MAX),
-            receivers: u32::try_from(self.flow.table.reliable()).unwrap_or(u32::MAX),
+            receivers: self.group_size(),
+            losers: self.company.losers(self.group_size()),
             window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
             wanted,
             end: self.closing.is_some() && self.window.queued() == 0,
@@ -553,6 +549,11 @@ impl<T> PublishStream<T> {
         if self.replies.len() < MAX_REPLIES {
             self.replies.push_back(reply);
         }
+    }
+
+    /// Live subscribers that want repairs.
+    fn group_size(&self) -> u32 {
+        u32::try_from(self.flow.table.reliable()).unwrap_or(u32::MAX)
     }
 
     fn receiver_timeout(&self) -> Duration {

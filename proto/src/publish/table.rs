@@ -39,6 +39,8 @@ pub struct Receiver {
     pub lost: u64,
     /// NAKs from it.
     pub naks: u64,
+    /// Frames that it has missed so far.
+    pub missing: u64,
     /// When the publisher first stood still because of it, with no step since.
     pub(super) held_since: Option<Instant>,
     stamp: Stamp,
@@ -76,6 +78,8 @@ pub(crate) struct Table {
     max: usize,
     /// How many want repairs.
     reliable: usize,
+    /// Frames that subscribers have missed since they were first heard, all together.
+    missing: u64,
     /// Nobody expires before this.
     check_at: Instant,
 }
@@ -96,6 +100,7 @@ impl Table {
             departed: BTreeMap::new(),
             max,
             reliable: 0,
+            missing: 0,
             check_at: Instant::ZERO,
         }
     }
@@ -114,6 +119,11 @@ impl Table {
 
     pub(crate) fn reliable(&self) -> usize {
         self.reliable
+    }
+
+    /// Frames that subscribers have missed, all together.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// Takes a status. `oldest` is the oldest retained frame, `head` the first not yet sent, `window` how
@@ -161,6 +171,9 @@ impl Table {
         r.heard = now;
         r.stamp = stamp;
         r.headroom = status.headroom;
+        // Nobody can miss more than there is.
+        self.missing += status.missing.saturating_sub(r.missing).min(window);
+        r.missing = r.missing.max(status.missing);
         self.reliable -= usize::from(r.reliable);
         r.reliable = status.reliable;
         self.reliable += usize::from(r.reliable);
@@ -210,6 +223,7 @@ impl Table {
             ended: status.ended,
             lost: status.lost,
             naks: 0,
+            missing: status.missing,
             held_since: None,
             stamp,
         };

@@ -23,17 +23,8 @@ pub(crate) struct Window<T> {
 struct Slot<T> {
     /// Absent while the device holds it.
     frame: Option<T>,
-    /// The last repair.
-    repaired: Option<Repaired>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Repaired {
-    at: Instant,
-    /// Whom it went to (`None`: the group).
-    to: Option<PeerAddr>,
-    /// Who asked for it first, if it went to the group before a second one asked.
-    by: Option<PeerAddr>,
+    /// The last repair, and whom it went to (`None`: the group).
+    repaired: Option<(Instant, Option<PeerAddr>)>,
 }
 
 /// What is known of a frame that is asked for.
@@ -43,8 +34,6 @@ pub(crate) enum Earlier {
     None,
     /// A repair that reaches the asker was sent within a round trip.
     OnItsWay,
-    /// The same, and this is the second asker: the loss turns out to be shared.
-    OnItsWayToSecond,
     /// Somebody else asked a short while ago: the loss is shared, and more will ask.
     AskedByAnother,
     /// It was repaired before.
@@ -123,11 +112,10 @@ impl<T> Window<T> {
         sequence: Sequence,
         now: Instant,
         to: Option<PeerAddr>,
-        by: Option<PeerAddr>,
     ) -> Option<T> {
         let slot = self.slot_mut(sequence)?;
         let frame = slot.frame.take()?;
-        slot.repaired = Some(Repaired { at: now, to, by });
+        slot.repaired = Some((now, to));
         Some(frame)
     }
 
@@ -138,25 +126,20 @@ impl<T> Window<T> {
 
     /// What became of the last request for a frame, now that `asker` lacks it.
     pub(crate) fn earlier(
-        &mut self,
+        &self,
         sequence: Sequence,
         now: Instant,
         rtt: Duration,
         asker: PeerAddr,
     ) -> Earlier {
-        let Some(Repaired { at, to, by }) =
-            self.slot_mut(sequence).and_then(|s| s.repaired.as_mut())
-        else {
+        let Some((at, whom)) = self.slot(sequence).and_then(|s| s.repaired) else {
             return Earlier::None;
         };
-        let age = now.saturating_since(*at);
-        if age < rtt && to.is_none_or(|w| w == asker) {
-            if by.is_some_and(|first| first != asker) {
-                *by = None;
-                return Earlier::OnItsWayToSecond;
-            }
+        let age = now.saturating_since(at);
+        if whom.is_none() && age < rtt || whom == Some(asker) && age < rtt / 4 {
+            // One who asks again after more than that has seen later repairs come.
             Earlier::OnItsWay
-        } else if age < rtt * SHARED_RTTS && to.is_some_and(|w| w != asker) {
+        } else if age < rtt * SHARED_RTTS && whom.is_some_and(|w| w != asker) {
             Earlier::AskedByAnother
         } else {
             Earlier::Repaired
@@ -230,20 +213,14 @@ mod tests {
         let mut w = Window::new(4);
         w.push('a');
         w.take_new();
-        assert!(w.take_again(Sequence(0), Instant::ZERO, None, None).is_none(), "still in flight");
+        assert!(w.take_again(Sequence(0), Instant::ZERO, None).is_none(), "still in flight");
         w.put_back(Sequence(0), 'a');
-        let (hold, now) = (Duration::from_micros(10), Instant::from_micros(5));
-        assert_eq!(w.take_again(Sequence(0), Instant::ZERO, Some(peer(1)), None), Some('a'));
-        let mut earlier = |at, who| w.earlier(Sequence(0), at, hold, peer(who));
+        let (rtt, now) = (Duration::from_micros(10), Instant::from_micros(2));
+        assert_eq!(w.take_again(Sequence(0), Instant::ZERO, Some(peer(1))), Some('a'));
+        let earlier = |at, who| w.earlier(Sequence(0), at, rtt, peer(who));
         assert_eq!(earlier(now, 1), Earlier::OnItsWay);
         assert_eq!(earlier(now, 2), Earlier::AskedByAnother);
-        assert_eq!(earlier(Instant::from_micros(10), 1), Earlier::Repaired);
+        assert_eq!(earlier(Instant::from_micros(3), 1), Earlier::Repaired);
         assert_eq!(earlier(Instant::from_micros(100), 2), Earlier::Repaired);
-        w.put_back(Sequence(0), 'a');
-        w.take_again(Sequence(0), Instant::ZERO, None, Some(peer(1)));
-        let mut earlier = |who| w.earlier(Sequence(0), now, hold, peer(who));
-        assert_eq!(earlier(1), Earlier::OnItsWay);
-        assert_eq!(earlier(2), Earlier::OnItsWayToSecond);
-        assert_eq!(earlier(3), Earlier::OnItsWay);
     }
 }

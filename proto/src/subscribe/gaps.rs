@@ -19,6 +19,8 @@ pub(crate) struct Gaps {
     unconfirmed: Sequence,
     /// The NAK that gaps found now will travel in.
     cycle: Instant,
+    /// NAKs sent so far.
+    naks: u64,
     /// Nothing is due before this: looking at every missing frame at every turn would be slow.
     soon: Instant,
 }
@@ -30,6 +32,10 @@ struct Lack {
     /// The time between the last request and the next.
     pause: Duration,
     asks: u32,
+    /// The NAK that it was last asked for in.
+    nak: u64,
+    /// Repairs that came though they were asked for after this frame.
+    overtaken: u32,
     /// How often a request was put off because somebody else's was heard, since the last one.
     put_off: u32,
     local: bool,
@@ -39,7 +45,9 @@ struct Lack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTiming {
     pub(crate) rtt: Duration,
-    /// Subscribers that may have lost the same frame.
+    /// Subscribers that are likely to have lost the same frame.
+    pub(crate) losers: u32,
+    /// Subscribers that may have.
     pub(crate) receivers: u32,
     /// Whether this node's own receive queue overflowed just now.
     pub(crate) local: bool,
@@ -48,13 +56,16 @@ pub(crate) struct GroupTiming {
 impl GroupTiming {
     /// Nobody else asks for what was lost here alone.
     fn backoff(&self, rng: &mut fastrand::Rng) -> Duration {
-        nak_backoff(rng, self.rtt * BACKOFF_RTTS, if self.local { 1 } else { self.receivers })
+        nak_backoff(rng, self.rtt * BACKOFF_RTTS, if self.local { 1 } else { self.losers })
     }
 }
 
 /// A frame that was asked for this often and did not come is given up: with the delays doubling up to
 /// [`MAX_RETRY`] that is some four seconds.
 const MAX_ASKS: u32 = 40;
+
+/// Frames that one repair can show to be asked for in vain: those that hold delivery up come first.
+const MAX_OVERTAKEN: usize = 64;
 
 /// The longest delay between two requests for a frame.
 const MAX_RETRY: Duration = Duration::from_millis(100);
@@ -88,7 +99,16 @@ impl Gaps {
         let due = now + timing.rtt + timing.backoff(rng);
         self.note_due(due);
         let local = timing.local;
-        let lack = Lack { found: now, due, pause: Duration::ZERO, asks: 0, put_off: 0, local };
+        let lack = Lack {
+            found: now,
+            due,
+            pause: Duration::ZERO,
+            asks: 0,
+            nak: 0,
+            overtaken: 0,
+            put_off: 0,
+            local,
+        };
         for at in first.0..end.0 {
             self.missing.insert(Sequence(at), lack);
         }
@@ -128,7 +148,26 @@ impl Gaps {
     /// A missing frame has come. Gives how long it had been missing, and whether it had been asked for.
     pub(crate) fn found(&mut self, now: Instant, sequence: Sequence) -> Option<(Duration, bool)> {
         let lack = self.missing.remove(&sequence)?;
+        if lack.asks > 0 {
+            self.overtake(now, sequence, lack.nak);
+        }
         Some((now.saturating_since(lack.found), lack.asks > 0))
+    }
+
+    /// A repair has come. Repairs are sent lowest first, so those that were asked for before it are
+    /// overtaken: after two such repairs the request or the repair was lost, and waiting longer is vain
+    /// (`R-NAK-8`).
+    fn overtake(&mut self, now: Instant, sequence: Sequence, nak: u64) {
+        for (_, lack) in self.missing.range_mut(..sequence).take(MAX_OVERTAKEN) {
+            if lack.asks == 0 || lack.nak > nak {
+                continue;
+            }
+            lack.overtaken += 1;
+            if lack.overtaken == 2 {
+                lack.due = now;
+                self.soon = self.soon.min(now);
+            }
+        }
     }
 
     /// Takes the missing frames before `end` out, lowest first: they are lost.
@@ -193,9 +232,12 @@ impl Gaps {
         let nak = Nak::of(listed, local)?;
         let backoff = nak_backoff(rng, timing.rtt * BACKOFF_RTTS, timing.receivers);
         let pause = timing.rtt * 3 + backoff + MIN_RETRY;
+        self.naks += 1;
         for (first, count) in nak.ranges() {
             let range = Sequence(first)..Sequence(first).plus(u64::from(count));
             for (_, lack) in self.missing.range_mut(range) {
+                lack.nak = self.naks;
+                lack.overtaken = 0;
                 lack.pause = (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
                 lack.due = now + lack.pause;
                 lack.asks += 1;
@@ -226,7 +268,7 @@ mod tests {
     use super::*;
 
     const TIMING: GroupTiming =
-        GroupTiming { rtt: Duration::from_micros(100), receivers: 1, local: false };
+        GroupTiming { rtt: Duration::from_micros(100), losers: 1, receivers: 1, local: false };
 
     fn add(g: &mut Gaps, now: Instant, at: u64, timing: GroupTiming, rng: &mut fastrand::Rng) {
         g.add(now, Sequence(at), Sequence(at + 1), timing, rng);
@@ -285,7 +327,7 @@ mod tests {
     #[test]
     fn in_a_group_the_request_waits_and_a_heard_one_suppresses_it() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let timing = GroupTiming { receivers: 100, ..TIMING };
+        let timing = GroupTiming { losers: 100, receivers: 100, ..TIMING };
         let mut g = Gaps::default();
         add(&mut g, Instant::ZERO, 0, timing, &mut rng);
         g.confirm(Instant::ZERO, Sequence(9), timing, &mut rng);
@@ -319,7 +361,7 @@ mod tests {
     /// R-NAK-2: all learn of a lost last frame from the same heartbeat.
     #[test]
     fn a_gap_that_all_see_at_once_is_not_asked_for_by_all_at_once() {
-        let timing = GroupTiming { receivers: 100, ..TIMING };
+        let timing = GroupTiming { losers: 100, receivers: 100, ..TIMING };
         let mut dues: Vec<_> = (0..100)
             .map(|seed| {
                 let (mut g, mut rng) = (Gaps::default(), fastrand::Rng::with_seed(seed));
@@ -331,5 +373,22 @@ mod tests {
         assert!(dues[0] >= Instant::ZERO + TIMING.rtt);
         let soon = dues.iter().filter(|d| d.saturating_since(dues[0]) < TIMING.rtt).count();
         assert!(soon < 30, "{soon}");
+    }
+
+    /// R-NAK-8.
+    #[test]
+    fn a_request_that_later_repairs_overtake_is_repeated_at_once() {
+        let (mut g, mut rng) = (Gaps::default(), fastrand::Rng::with_seed(1));
+        for s in [0, 10, 20] {
+            add(&mut g, Instant::ZERO, s, TIMING, &mut rng);
+        }
+        g.confirm(Instant::ZERO, Sequence(30), TIMING, &mut rng);
+        assert_eq!(asked(g.poll_nak(Instant::ZERO, TIMING, &mut rng)), [0, 10, 20]);
+        assert_eq!(g.poll_nak(Instant::ZERO, TIMING, &mut rng), None);
+        let now = Instant::from_micros(150);
+        g.found(now, Sequence(10));
+        assert_eq!(g.poll_nak(now, TIMING, &mut rng), None, "one may be reordered");
+        g.found(now, Sequence(20));
+        assert_eq!(asked(g.poll_nak(now, TIMING, &mut rng)), [0]);
     }
 }

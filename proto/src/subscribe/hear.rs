@@ -46,6 +46,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.echo = Some((beat.stamp, now));
         self.rtt = Duration::from_micros(u64::from(beat.rtt_us)).clamp(MIN_RTT, MAX_RTT);
         self.receivers = beat.receivers.max(1);
+        self.losers = beat.losers.clamp(1, self.receivers);
         self.window = u64::from(beat.window.max(1));
         if self.attached.is_empty() {
             return;

@@ -27,6 +27,7 @@ pub(crate) struct Speaker<'a> {
     pub(crate) name: &'a str,
     pub(crate) headroom: u32,
     pub(crate) room: usize,
+    pub(crate) backlog: usize,
     pub(crate) tag: Option<u32>,
     pub(crate) local_loss: bool,
 }
@@ -179,6 +180,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: echo.map(|(stamp, _)| stamp),
             held_us: u32::try_from(held.as_micros()).unwrap_or(u32::MAX),
             headroom: who.headroom,
+            missing: self.stats.missing,
             reliable: self.repairs_wanted,
             leaving: false,
             ended: self.closed,
@@ -187,7 +189,12 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// The first sequence that there is no room for.
+    ///
+    /// Two bounds: what can be kept from the first missing frame on, and what can be on its way beyond the
+    /// last one that came. With a gap open the second lets the stream go on past it.
     fn edge(&self, who: &Speaker<'_>) -> Sequence {
-        self.next.plus(self.capacity.min(who.room) as u64)
+        let kept = self.next.plus(self.capacity.min(who.room) as u64);
+        let coming = self.next.max(self.end).plus(who.backlog as u64);
+        kept.min(coming)
     }
 }

@@ -39,6 +39,7 @@ pub(crate) struct ReceiveStream<R> {
     pub(super) echo: Option<(u32, Instant)>,
     pub(super) rtt: Duration,
     pub(super) receivers: u32,
+    pub(super) losers: u32,
     /// Frames that the publisher retains at most.
     pub(super) window: u64,
     pub(super) status: StatusTimer,
@@ -93,6 +94,24 @@ pub struct StreamStats {
     pub suppressed: u64,
     /// Control bodies and frames that make no sense.
     pub refused: u64,
+}
+
+impl core::ops::Add for StreamStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            frames: self.frames + other.frames,
+            repaired: self.repaired + other.repaired,
+            duplicates: self.duplicates + other.duplicates,
+            beyond: self.beyond + other.beyond,
+            missing: self.missing + other.missing,
+            lost: self.lost + other.lost,
+            naks: self.naks + other.naks,
+            suppressed: self.suppressed + other.suppressed,
+            refused: self.refused + other.refused,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -170,6 +189,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: None,
             rtt: crate::rtt::INITIAL_RTT,
             receivers: 1,
+            losers: 1,
             window: u64::MAX,
             status: StatusTimer::new(now),
             ended: None,
@@ -611,7 +631,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     pub(super) fn timing(&self, local: bool) -> GroupTiming {
-        GroupTiming { rtt: self.rtt, receivers: self.receivers, local }
+        GroupTiming { rtt: self.rtt, losers: self.losers, receivers: self.receivers, local }
     }
 
     pub(crate) fn describe(&self, node: NodeId, name: &str, topic: &str) -> StreamInfo {

@@ -38,6 +38,8 @@ pub struct Heartbeat {
     pub rtt_us: u32,
     /// Live subscribers.
     pub receivers: u32,
+    /// How many of them lose the same frame, as far as the publisher knows: NAK back-off is for so many.
+    pub losers: u32,
     /// Frames that the publisher can retain: it is held back when a subscriber is that far behind.
     pub window: u32,
     /// Whether statuses are wanted now, because the publisher is held back or closing.
@@ -110,6 +112,8 @@ pub struct Status {
     pub held_us: u32,
     /// Receives posted to the subscriber's SRQ.
     pub headroom: u32,
+    /// Frames that it has missed so far.
+    pub missing: u64,
     /// Whether it wants repairs, and so is waited for.
     pub reliable: bool,
     /// Whether it leaves.
@@ -226,6 +230,7 @@ mod tests {
                 stamp: u32::MAX,
                 rtt_us: u32::MAX,
                 receivers: u32::MAX,
+                losers: u32::MAX,
                 window: u32::MAX,
                 wanted: true,
                 end: true,
@@ -249,6 +254,7 @@ mod tests {
             echo: Some(u32::MAX),
             held_us: u32::MAX,
             headroom: u32::MAX,
+            missing: u64::MAX,
             reliable: true,
             leaving: true,
             ended: true,

@@ -257,7 +257,12 @@ impl<'a> Messages<'a> {
     ///
     /// Bytes that were not checked give fewer messages, never a panic.
     pub fn of_checked(frame: &'a [u8]) -> Self {
-        Self { rest: frame.get(FRAME_HEADER..).unwrap_or(&[]) }
+        Self::of_checked_at(frame, FRAME_HEADER)
+    }
+
+    /// Those of them from byte `at` of the frame on, where a message begins.
+    pub fn of_checked_at(frame: &'a [u8], at: usize) -> Self {
+        Self { rest: frame.get(at..).unwrap_or(&[]) }
     }
 }
 

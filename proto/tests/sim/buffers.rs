@@ -48,6 +48,10 @@ impl TxFrame for Slot {
         self.frame.bytes()
     }
 
+    fn room(&self) -> &[u8] {
+        self.frame.room()
+    }
+
     fn room_mut(&mut self) -> &mut [u8] {
         self.frame.room_mut()
     }

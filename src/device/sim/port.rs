@@ -86,18 +86,18 @@ impl Port {
     pub(super) fn post_recv(&mut self, bufs: &mut Vec<RecvBuf>) {
         let room = self.config.max_srq_wr.saturating_sub(self.srq.bufs.len());
         let keep = bufs.len().saturating_sub(room);
-        for mut buf in bufs.drain(keep..).rev() {
+        for mut buf in bufs.drain(keep..) {
             if buf.capacity() == 0 {
                 // A posted shell must not keep the last payload alive.
                 buf.share(bytes::Bytes::new());
             }
-            self.srq.bufs.push_back(buf);
+            self.srq.bufs.push(buf);
         }
     }
 
-    /// Takes the oldest posted receive.
+    /// Takes the receive that was posted last: with many ports the one that is still in the cache.
     pub(super) fn take_recv(&mut self) -> Option<RecvBuf> {
-        let buf = self.srq.bufs.pop_front()?;
+        let buf = self.srq.bufs.pop()?;
         if self.srq.bufs.len() < self.srq.limit {
             self.srq.limit = 0;
             self.events.push_back(DeviceEvent::SrqLimit);
@@ -223,7 +223,7 @@ impl Sides {
 /// The shared receive queue.
 #[derive(Debug, Default)]
 pub(super) struct Srq {
-    pub(super) bufs: VecDeque<RecvBuf>,
+    pub(super) bufs: Vec<RecvBuf>,
     /// Below which an event tells, once; 0 when it has, or was not asked for.
     pub(super) limit: usize,
 }
