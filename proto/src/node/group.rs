@@ -102,7 +102,7 @@ impl<T, R: RxFrame> Group<T, R> {
             p.readdress(now);
         }
         for s in self.streams.values_mut() {
-            s.speak_soon(now);
+            s.speak_soon();
         }
     }
 
@@ -141,12 +141,12 @@ impl<T, R: RxFrame> Group<T, R> {
         self.own.forget(id);
         self.hush = false;
         for s in self.streams.values_mut() {
-            if s.detach(now, id) {
+            if s.detach(id) {
                 let status = s.farewell(now, &last_words(config, headroom));
                 self.farewells.push_back((s.publisher, s.key, status));
             }
         }
-        self.dormant.retain(|_, s| !s.detach(now, id));
+        self.dormant.retain(|_, s| !s.detach(id));
         if self.subscriptions.is_empty() {
             self.streams.retain(|_, s| !matches!(s.phase, Phase::Unknown { .. }));
         }
