@@ -36,6 +36,8 @@ pub(super) struct Group<T, R> {
     pub(super) turn: (PublisherId, u32),
     /// No stream has anything to say until something happens.
     pub(super) hush: bool,
+    /// Since when nothing of it can leave.
+    pub(super) blocked: Option<Instant>,
     /// Reassembly of own messages, for subscriptions that want them.
     pub(super) own: super::transmit::OwnDelivery,
 }
@@ -92,12 +94,14 @@ impl<T, R: RxFrame> Group<T, R> {
             past: StreamStats::default(),
             turn: (PublisherId(0), 0),
             hush: false,
+            blocked: None,
             own: Default::default(),
         }
     }
 
     pub(super) fn readdress(&mut self, now: Instant, address: PeerAddr) {
         self.address = address;
+        self.hush = false;
         for p in self.publishers.values_mut() {
             p.readdress(now);
         }
