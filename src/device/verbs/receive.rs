@@ -85,10 +85,9 @@ impl VerbsDevice {
                 self.counters.malformed += 1;
                 (None, WcStatus::LocLenErr)
             }
-            // A datagram that is larger than the receive: what adapters call LOC_LEN is this on Soft-RoCE.
-            (WcStatus::Other(sys::ibv_wc_status::IBV_WC_REM_INV_REQ_ERR), _) => {
-                (None, WcStatus::LocLenErr)
-            }
+            // What a datagram that is larger than the receive is called differs: LOC_QP_OP_ERR was seen on Soft-RoCE,
+            // and adapters have REM_INV_REQ_ERR and GENERAL_ERR for it beside LOC_LEN_ERR.
+            (WcStatus::LocQpOpErr | WcStatus::Other(_), _) => (None, WcStatus::LocLenErr),
             (status, _) => (None, status),
         };
         if status != WcStatus::Success {
