@@ -33,8 +33,7 @@ docs: setup ## build the API documentation, target/doc/qcast/index.html
 bench: build ## measure throughput and latency, each against plain UDP in the same run
 	@scripts/bench
 
-bench-peers: build ## measure the same workloads on other systems (settings: benches/peers/run)
-	@test -x benches/peers/run || { echo "benches/peers/run is not in this tree" >&2; exit 1; }
+bench-peers: ## measure the same workloads on other systems too (root; settings: benches/peers/README.md)
 	@benches/peers/run
 
 fresh: ## prove setup, demo and test on a bare system: make fresh [DIST=bookworm|trixie]

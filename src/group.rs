@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qcast_proto::addr::{Gid, QKey, group_address};
+use qcast_proto::addr::{Gid, QKey, group_address, group_address_v6};
 use qcast_proto::node::{GroupCounters, GroupId};
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
@@ -34,7 +34,7 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.node.runtime().engine().leave(self.id);
-        self.node.runtime().wake();
+        self.node.runtime().turn_now();
     }
 }
 
@@ -109,7 +109,8 @@ impl GroupBuilder {
         self
     }
 
-    /// The group's multicast address, instead of one that follows from its name.
+    /// The group's multicast address, instead of one that follows from its name: in 239.192.0.0/14, or in
+    /// ff15::/16 on a device with an IPv6 address.
     pub fn mgid(mut self, mgid: IpAddr) -> Self {
         self.mgid = Some(mgid);
         self
@@ -129,7 +130,10 @@ impl GroupBuilder {
         if self.name.is_empty() || !is_sound_name(&self.name) {
             return Err(JoinError::Name(self.name));
         }
-        let mgid = self.mgid.unwrap_or_else(|| IpAddr::V4(group_address(&self.name)));
+        let mgid = self.mgid.unwrap_or_else(|| match self.node.device().gid.ip() {
+            IpAddr::V4(_) => IpAddr::V4(group_address(&self.name)),
+            IpAddr::V6(_) => IpAddr::V6(group_address_v6(&self.name)),
+        });
         let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
         let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
         let runtime = self.node.runtime();

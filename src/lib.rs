@@ -50,6 +50,7 @@ mod group;
 mod node;
 mod publisher;
 mod runtime;
+pub mod simulate;
 mod subscriber;
 
 pub use device::PortCounters;

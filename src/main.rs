@@ -1,2 +1,7 @@
-//! The `qcast` command.
-fn main() {}
+//! The `qcast` command. All of it is in [`cli`]; the library does the work.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -181,13 +181,13 @@ impl NodeBuilder {
         self
     }
 
-    /// Frames of each stream that the node has room for, 512 if it is not said. Memory: as many path MTUs.
+    /// Frames of each stream that the node has room for, 1024 if it is not said. Memory: as many path MTUs.
     pub fn receive_window(mut self, frames: usize) -> Self {
         self.receive_window = Some(frames);
         self
     }
 
-    /// Receives posted to the SRQ, 2048 if it is not said. Memory: as many path MTUs.
+    /// Receives posted to the SRQ, 4096 if it is not said. Memory: as many path MTUs.
     pub fn srq_depth(mut self, receives: usize) -> Self {
         self.srq_depth = Some(receives);
         self
@@ -263,8 +263,8 @@ pub struct PollError(#[source] io::Error);
 
 fn default_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
-    let mut name = host.unwrap_or_else(|| "node".into());
-    name.retain(|c| !c.is_control());
-    name.truncate(name.floor_char_boundary(64));
+    let host = host.unwrap_or_else(|| "node".into());
+    // A host name has at most 64 bytes; with the process number that is below the limit of a name.
+    let name: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
     format!("{name}:{}", std::process::id())
 }

@@ -108,8 +108,8 @@ impl Publisher {
     /// Waits until everything published so far is sent, and confirmed by all subscribers that the policy
     /// waits for. Says whether it is.
     pub fn wait_confirmed(&mut self, timeout: Duration) -> bool {
-        self.flush();
         self.outlet.report.lock().confirmed = false;
+        self.flush();
         self.wait(timeout, |r| r.confirmed)
     }
 
@@ -196,7 +196,7 @@ impl Publisher {
             return Ok(());
         }
         self.outlet.room.wait_for(&mut outbox, patience);
-        Ok(())
+        if runtime.has_failed() { Err(PublishError::Stopped) } else { Ok(()) }
     }
 
     /// A message was put into the outbox: somebody has to take it from there.
@@ -389,6 +389,9 @@ pub enum PublishError {
     /// The operating system refused to poll.
     #[error("polling failed")]
     System(#[source] std::io::Error),
+    /// The node's thread has ended on an error, which it logged. Open a new node.
+    #[error("the node has stopped")]
+    Stopped,
 }
 
 fn held_by(hold: Option<&Hold>) -> String {

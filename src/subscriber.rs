@@ -16,7 +16,7 @@ use qcast_proto::wire::frame::{FRAME_HEADER, MESSAGE_HEADER, Messages};
 use crate::engine::lease::Lease;
 use crate::engine::outlet::{Item, Patience, SubscriberOutlet};
 use crate::group::Group;
-use crate::runtime::{self, Progress};
+use crate::runtime::{self, Driven, Progress};
 
 /// Receives the messages of a group's publishers, each publisher's in its [`Reliability`].
 ///
@@ -117,7 +117,7 @@ impl Subscriber {
     /// Waits for the next message or notice.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn recv(&mut self) -> Result<Delivery, RecvError> {
         loop {
             if let Some(delivery) = self.next() {
@@ -130,7 +130,7 @@ impl Subscriber {
     /// Waits up to `timeout` for the next message or notice; `None` when nothing came.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Delivery>, RecvError> {
         if let Some(delivery) = self.next() {
             return Ok(Some(delivery));
@@ -147,7 +147,7 @@ impl Subscriber {
     /// The next message or notice, if one is there.
     ///
     /// # Errors
-    /// [`RecvError`]: the node is gone.
+    /// [`RecvError`]: the node has stopped.
     pub fn try_recv(&mut self) -> Result<Option<Delivery>, RecvError> {
         loop {
             if let Some(delivery) = self.next() {
@@ -205,7 +205,7 @@ impl Subscriber {
         self.outlet.report.lock().streams.clone()
     }
 
-    /// The numbers of all streams together, now.
+    /// The numbers of all streams that the group ever followed, together, now.
     pub fn stats(&self) -> StreamStats {
         self.group.node().runtime().engine().stream_stats(self.group.id())
     }
@@ -263,7 +263,25 @@ impl Subscriber {
             // A turn that brought nothing for this subscriber is no reason to give up early.
             return Ok(some || !matches!(patience, Patience::None) && !wait.is_zero());
         }
-        Ok(self.outlet.take(&mut self.batch, patience) || matches!(patience, Patience::Forever))
+        if self.outlet.take(&mut self.batch, Patience::None) {
+            return Ok(true);
+        }
+        let deadline = match patience {
+            Patience::None => return Ok(false),
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Forever => None,
+        };
+        let (outlet, batch) = (&self.outlet, &mut self.batch);
+        let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
+        let some = match driven.map_err(RecvError::System)? {
+            Driven::Done => true,
+            Driven::TimedOut => false,
+            Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+        };
+        if !some && runtime.has_failed() {
+            return Err(RecvError::Stopped);
+        }
+        Ok(some || matches!(patience, Patience::Forever))
     }
 
     /// The application is done with something that took this much of the queue.
@@ -291,7 +309,8 @@ impl Drop for Subscriber {
     fn drop(&mut self) {
         let runtime = self.group.node().runtime();
         runtime.engine().close_subscriber(runtime.now(), self.id);
-        runtime.wake();
+        // The farewell leaves before this returns: the process may end with it.
+        runtime.turn_now();
     }
 }
 
@@ -423,6 +442,9 @@ pub enum RecvError {
     /// The operating system refused to poll.
     #[error("polling failed")]
     System(#[source] std::io::Error),
+    /// The node's thread has ended on an error, which it logged. Open a new node.
+    #[error("the node has stopped")]
+    Stopped,
 }
 
 /// Why a subscription was not opened. Nothing was changed.

@@ -175,6 +175,13 @@ pub fn group_address(name: &str) -> Ipv4Addr {
     Ipv4Addr::from(0xefc0_0000 | digest & 0x0003_ffff)
 }
 
+/// The same on an IPv6 device: a transient address of site scope (RFC 4291), so that it can cross routers
+/// of the site and nothing more.
+pub fn group_address_v6(name: &str) -> Ipv6Addr {
+    let digest = digest(b"qcast mgid 1", name, &[]);
+    Ipv6Addr::from(0xff15 << 112 | 0x7163 << 32 | u128::from(digest))
+}
+
 /// The first 32 bits of a SHA-256 over a purpose, a name with its length, and a secret.
 fn digest(purpose: &[u8], name: &str, secret: &[u8]) -> u32 {
     let mut hash = Sha256::new();
@@ -374,6 +381,7 @@ mod tests {
         for i in 0..10_000u32 {
             let key = QKey::derive("g", &i.to_be_bytes()).get();
             assert!(key != 0 && key >> 31 == 0);
+            assert!(group_address_v6(&i.to_string()).segments()[0] == 0xff15);
             let [a, b, ..] = group_address(&i.to_string()).octets();
             assert!(a == 239 && (192..196).contains(&b));
         }

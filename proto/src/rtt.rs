@@ -15,9 +15,13 @@ pub const MAX_RTT: Duration = Duration::from_millis(500);
 /// loss up to a thousand losers (RFC 5401 advises 4 where repairs are sent by multicast).
 pub const BACKOFF_RTTS: u32 = 4;
 
-/// A publisher's estimate of the round trip to its slowest subscribers.
+/// Groups up to this size ask without a back-off: suppression could save no more than a few requests
+/// for a loss, and a subscriber that lost a frame alone would wait for nothing.
+pub const SMALL_GROUP: u32 = 8;
+
+/// A publisher's estimate of the round trip to its slower subscribers.
 ///
-/// It follows a larger sample at once and a smaller one slowly, so that timers suit the far ones.
+/// It follows larger samples faster than smaller ones, so that timers suit the far ones.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupRtt {
     estimate: Duration,
@@ -37,9 +41,9 @@ impl GroupRtt {
         self.estimate = if !self.measured {
             rtt
         } else if rtt > self.estimate {
-            (self.estimate + rtt) / 2
+            (self.estimate * 3 + rtt) / 4
         } else {
-            (self.estimate * 15 + rtt) / 16
+            (self.estimate * 7 + rtt) / 8
         };
         self.measured = true;
     }
@@ -51,12 +55,12 @@ impl GroupRtt {
 }
 
 /// A delay before a NAK: truncated exponential over `max`, as RFC 5401 has it, for a group of
-/// `group` possible losers. Nobody else can ask in a group of one, so there it is zero.
+/// `group` possible losers. In a [small group](SMALL_GROUP) it is zero.
 ///
 /// Most draws lie near `max` and few near zero, so that of many losers few speak before the first
 /// repair reaches the others.
 pub fn nak_backoff(rng: &mut fastrand::Rng, max: Duration, group: u32) -> Duration {
-    if group <= 1 {
+    if group <= SMALL_GROUP {
         return Duration::ZERO;
     }
     let lambda = ln(f64::from(group)) + 1.0;
@@ -116,7 +120,8 @@ mod tests {
         assert!(draws.iter().all(|d| *d <= max));
         let late = draws.iter().filter(|d| **d > max / 2).count();
         assert!(late > 900, "{late}");
-        assert_eq!(nak_backoff(&mut rng, max, 1), Duration::ZERO);
+        assert_eq!(nak_backoff(&mut rng, max, SMALL_GROUP), Duration::ZERO);
+        assert_ne!(nak_backoff(&mut rng, max, SMALL_GROUP + 1), Duration::ZERO);
     }
 
     #[test]
@@ -125,9 +130,9 @@ mod tests {
         rtt.sample(Duration::from_micros(100));
         assert_eq!(rtt.get(), Duration::from_micros(100));
         rtt.sample(Duration::from_micros(300));
-        assert_eq!(rtt.get(), Duration::from_micros(200));
+        assert_eq!(rtt.get(), Duration::from_micros(150));
         rtt.sample(Duration::ZERO);
-        assert!(rtt.get() > Duration::from_micros(180));
+        assert!(rtt.get() > Duration::from_micros(130));
         rtt.sample(Duration::from_secs(3600));
         assert!(rtt.get() < MAX_RTT);
     }

@@ -28,6 +28,8 @@ pub(super) struct EngineGroup {
     pub(super) ah: AhId,
     /// What is to be posted.
     pub(super) queue: VecDeque<SendWr>,
+    /// Whether the last post was refused, and that was logged.
+    pub(super) refused: bool,
 }
 
 /// A join on its way.
@@ -60,7 +62,9 @@ impl EngineGroup {
         if matches!(error, DeviceError::NotReady(_)) {
             return;
         }
-        tracing::warn!(group = self.setup.name, %error, "a send was refused");
+        if !std::mem::replace(&mut self.refused, true) {
+            tracing::warn!(group = self.setup.name, %error, "sends are refused; they count as lost");
+        }
         if let Some(wr) = self.queue.pop_front() {
             ah.unpin(wr.ah);
             node.handle_sent(FrameToken::from_bits(wr.token), wr.buf);
@@ -104,7 +108,8 @@ impl Engine {
         let address = self.address(qp);
         let id = self.node.join(&setup.name, address);
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
-        self.groups.insert(id, EngineGroup { setup, qp, ah, queue: VecDeque::new() });
+        self.groups
+            .insert(id, EngineGroup { setup, qp, ah, queue: VecDeque::new(), refused: false });
         self.joined.push((ticket, Ok(id)));
     }
 

@@ -8,6 +8,7 @@ mod ah_cache;
 mod group;
 pub(crate) mod lease;
 pub(crate) mod outlet;
+mod repair_times;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
+pub use repair_times::RepairTimes;
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -45,12 +47,14 @@ pub struct EngineConfig {
     pub srq_depth: usize,
     /// Address handles kept at most.
     pub max_ah: usize,
+    /// Control frames in flight at once: heartbeats, statuses, requests. Memory: as many path MTUs.
+    pub control_frames: usize,
 }
 
 impl EngineConfig {
     /// An engine for `node` with the default bounds.
     pub fn new(node: NodeConfig, seed: u64) -> Self {
-        Self { node, seed, srq_depth: 2048, max_ah: 1024 }
+        Self { node, seed, srq_depth: 4096, max_ah: 1024, control_frames: 64 }
     }
 }
 
@@ -83,6 +87,7 @@ pub struct Engine {
     next_ticket: u64,
     drops_seen: u64,
     reported: Instant,
+    repair_times: RepairTimes,
     max_frame: usize,
 }
 
@@ -107,9 +112,6 @@ const SEND_BUDGET: usize = 256;
 
 /// Frames that an outbox has beyond the window, so that the application can fill some while others wait to be sent.
 const OUTBOX_FRAMES: usize = 128;
-
-/// Control frames in flight at once.
-const CONTROL_FRAMES: usize = 64;
 
 /// Frames that wait for an address to be resolved; a reliable layer lies above, so more are dropped.
 const MAX_WAITING: usize = 256;
@@ -160,13 +162,14 @@ impl Engine {
         let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
         let max_ah = config.max_ah.min(caps.max_ah);
         let mut node_config = config.node;
-        // What the device may have to hold before it is polled, and what can be posted, bound the window.
-        node_config.receive_window =
-            node_config.receive_window.min(caps.backlog).min(depth / 2).max(1);
+        // What the device may have to hold before it is polled, and what can be posted, bound
+        // what may be under way.
+        node_config.receive_window = node_config.receive_window.min(depth / 2).max(1);
+        node_config.backlog = node_config.backlog.min(caps.backlog / 2).min(depth / 4).max(1);
         let mut recv = RecvPool::new(device.alloc_recv(depth)?);
         device.post_recv(&mut recv.free)?;
         let mut node = Node::new(now, node_config, config.seed);
-        node.supply(device.alloc_send(CONTROL_FRAMES)?);
+        node.supply(device.alloc_send(config.control_frames.max(1))?);
         Ok(Self {
             device,
             node,
@@ -184,6 +187,7 @@ impl Engine {
             next_ticket: 0,
             drops_seen: 0,
             reported: now,
+            repair_times: RepairTimes::default(),
             max_frame,
         })
     }
@@ -213,6 +217,21 @@ impl Engine {
     pub fn buffers(&self) -> [usize; 4] {
         let free = self.recv.free.len();
         [self.device.posted_recvs(), self.recv.on_loan(), free, self.recv.capacity()]
+    }
+
+    /// Received frames that the protocol itself keeps, because a gap before them is not closed yet.
+    pub fn frames_kept(&self) -> usize {
+        self.node.frames_kept()
+    }
+
+    /// Control frames that are neither posted nor waiting to be: all of them, when nothing is said.
+    pub fn control_frames(&self) -> usize {
+        self.node.control_frames()
+    }
+
+    /// How long frames were missing that were asked for and came.
+    pub fn repair_times(&self) -> &RepairTimes {
+        &self.repair_times
     }
 
     /// Opens a publisher's stream in a group.
@@ -282,6 +301,17 @@ impl Engine {
         }
     }
 
+    /// Nothing more will come: whoever waits is told.
+    pub(crate) fn close_outlets(&mut self) {
+        for s in self.subscribers.values() {
+            s.outlet.close();
+        }
+        for p in self.publishers.values() {
+            p.outlet.room.notify_all();
+            p.outlet.changed.notify_all();
+        }
+    }
+
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && self.leaving.is_empty()
@@ -302,9 +332,9 @@ impl Engine {
         self.node.publisher_stats(publisher)
     }
 
-    /// The numbers of all streams of a group together.
+    /// The numbers of all streams that were ever followed in a group.
     pub(crate) fn stream_stats(&self, group: GroupId) -> StreamStats {
-        self.node.streams(group).into_iter().fold(StreamStats::default(), |sum, (_, s)| sum + s)
+        self.node.stream_totals(group)
     }
 
     /// A group's counters.
@@ -391,10 +421,9 @@ impl Engine {
     fn refill(&mut self) {
         self.recv.collect();
         let posted = self.device.posted_recvs();
-        if self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2 {
-            if let Err(error) = self.device.post_recv(&mut self.recv.free) {
-                tracing::warn!(%error, "receives could not be posted");
-            }
+        let due = self.recv.free.len() >= REFILL || posted < self.recv.capacity() / 2;
+        if due && let Err(error) = self.device.post_recv(&mut self.recv.free) {
+            tracing::warn!(%error, "receives could not be posted");
         }
         self.node.set_headroom(self.device.posted_recvs());
     }
@@ -465,6 +494,8 @@ impl Engine {
             if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
                 g.refuse_front(&error, &mut self.ah, &mut self.node);
                 stuck = true;
+            } else {
+                g.refused = false;
             }
         }
         budget == 0 || stuck
@@ -520,6 +551,10 @@ impl Engine {
                     self.tell_publisher(publisher, event);
                     continue;
                 }
+                Event::Repaired { waited } => {
+                    self.repair_times.record(waited);
+                    continue;
+                }
                 _ => continue,
             };
             if let Some(s) = self.subscribers.get_mut(&subscriber) {
@@ -537,10 +572,8 @@ impl Engine {
         let Some(p) = self.publishers.get(&id) else { return };
         let closed = matches!(event, qcast_proto::publish::PublisherEvent::Closed(_));
         let stats = self.node.publisher_stats(id).unwrap_or_default();
-        let receivers = self.node.receivers(id);
         let mut report = p.outlet.report.lock();
         report.stats = stats;
-        report.receivers = receivers;
         report.take(event);
         drop(report);
         p.outlet.changed.notify_all();

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
 use parking_lot::{Condvar, Mutex};
-use qcast_proto::addr::{NodeId, Sequence};
+use qcast_proto::addr::Sequence;
 use qcast_proto::node::StreamStats;
-use qcast_proto::publish::{Closed, Hold, Outbox, PublisherEvent, PublisherStats, Receiver};
+use qcast_proto::publish::{Closed, Hold, Outbox, PublisherEvent, PublisherStats};
 use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
 
 use super::lease::Lease;
@@ -35,7 +35,6 @@ pub(crate) struct PublisherReport {
     pub(crate) ready: bool,
     pub(crate) hold: Option<Hold>,
     pub(crate) stats: PublisherStats,
-    pub(crate) receivers: Vec<(NodeId, Receiver)>,
     pub(crate) events: VecDeque<PublisherEvent>,
     pub(crate) closed: Option<Closed>,
     /// Everything that was published has been sent, and confirmed by all that are waited for.

@@ -8,7 +8,7 @@ use super::{Event, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
-use crate::subscribe::stream::{Phase, ReceiveStream, Speaker, Subscription};
+use crate::subscribe::stream::{Phase, ReceiveStream, Speaker, StreamStats, Subscription};
 use crate::subscribe::{Reliability, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
@@ -27,6 +27,8 @@ pub(super) struct Group<T, R> {
     /// Last words to publishers; bounded by the number of streams.
     pub(super) farewells: VecDeque<(PeerAddr, StreamKey, Status)>,
     pub(super) counters: GroupCounters,
+    /// The numbers of streams that are no longer followed.
+    pub(super) past: StreamStats,
     /// What is next asked for something to send.
     pub(super) cursor: usize,
     /// Reassembly of own messages, for subscriptions that want them.
@@ -80,6 +82,7 @@ impl<T, R: RxFrame> Group<T, R> {
             streams: BTreeMap::new(),
             farewells: VecDeque::new(),
             counters: GroupCounters::default(),
+            past: StreamStats::default(),
             cursor: 0,
             own: Default::default(),
         }
@@ -134,6 +137,7 @@ impl<T, R: RxFrame> Group<T, R> {
                     name: &config.name,
                     headroom,
                     room: 0,
+                    backlog: 0,
                     tag: None,
                     local_loss: false,
                 };
@@ -381,7 +385,14 @@ impl<T, R: RxFrame> Group<T, R> {
         for p in self.publishers.values_mut() {
             p.handle_timeout(now);
         }
-        self.streams.retain(|_, s| !s.handle_timeout(now, out));
+        let past = &mut self.past;
+        self.streams.retain(|_, s| {
+            let forget = s.handle_timeout(now, out);
+            if forget {
+                *past = *past + s.stats;
+            }
+            !forget
+        });
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -406,8 +417,12 @@ impl<T, R: RxFrame> Group<T, R> {
             .map(|s| s.room)
             .min()
             .unwrap_or(usize::MAX);
-        let wanted = self.streams.values().filter(|s| s.is_wanted()).count().max(1);
-        if room == 0 { 0 } else { (room / wanted).max(1) }
+        if room == 0 { 0 } else { (room / self.wanted()).max(1) }
+    }
+
+    /// How many streams are wanted, at least one.
+    pub(super) fn wanted(&self) -> usize {
+        self.streams.values().filter(|s| s.is_wanted()).count().max(1)
     }
 
     pub(super) fn tag(&self) -> Option<u32> {

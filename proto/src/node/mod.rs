@@ -40,8 +40,12 @@ pub struct NodeConfig {
     pub name: String,
     /// The deployment that it belongs to.
     pub domain: Domain,
-    /// Frames of a stream that a subscriber has room for: beyond it a publisher is held back.
+    /// Frames of a stream that a subscriber keeps while an earlier one is missing: beyond it a publisher is
+    /// held back.
     pub receive_window: usize,
+    /// Frames that may be on their way at once, all streams together: what the device holds before it is
+    /// polled.
+    pub backlog: usize,
     /// Streams that are followed in a group; more are refused and counted.
     pub max_streams: usize,
     /// Streams of one peer that are not described yet.
@@ -56,7 +60,8 @@ impl NodeConfig {
             incarnation,
             name: name.into(),
             domain: Domain(0),
-            receive_window: 512,
+            receive_window: 1024,
+            backlog: usize::MAX,
             max_streams: 1024,
             max_unknown_per_peer: 16,
         }
@@ -326,6 +331,12 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         g.streams.values().filter_map(|s| Some((s.info()?.clone(), s.stats))).collect()
     }
 
+    /// The numbers of all streams that were ever followed in a group.
+    pub fn stream_totals(&self, group: GroupId) -> StreamStats {
+        let Some(g) = self.groups.get(&group) else { return StreamStats::default() };
+        g.streams.values().fold(g.past, |sum, s| sum + s.stats)
+    }
+
     /// A group's counters.
     pub fn group_counters(&self, group: GroupId) -> GroupCounters {
         self.groups.get(&group).map(|g| g.counters).unwrap_or_default()
@@ -334,6 +345,11 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Received frames that the node itself keeps: they wait for a gap before them.
     pub fn frames_kept(&self) -> usize {
         self.groups.values().flat_map(|g| g.streams.values()).map(|s| s.waiting()).sum()
+    }
+
+    /// Frames for control bodies that the node has at hand.
+    pub fn control_frames(&self) -> usize {
+        self.control.len()
     }
 
     fn publisher(&mut self, id: PublisherId) -> Option<&mut PublishStream<T>> {

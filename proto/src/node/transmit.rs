@@ -92,6 +92,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
                 name: &self.config.name,
                 headroom: self.headroom,
                 room,
+                backlog: (self.config.backlog / group.wanted()).max(1),
                 tag: group.tag(),
                 local_loss: now < self.local_loss_until,
             };

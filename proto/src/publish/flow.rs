@@ -51,6 +51,8 @@ pub struct Receiver {
     pub released: bool,
     /// NAKs from it.
     pub naks: u64,
+    /// Frames that it has missed so far.
+    pub missing: u64,
     /// When the publisher first stood still because of it, with no step since.
     held_since: Option<Instant>,
 }
@@ -97,6 +99,13 @@ pub enum Hold {
 pub(crate) struct Flow {
     policy: FlowPolicy,
     receivers: BTreeMap<NodeId, Receiver>,
+    /// Who speaks from where: NAKs do not say whose they are.
+    by_address: BTreeMap<PeerAddr, NodeId>,
+    reliable: usize,
+    /// Frames that subscribers have missed since they were first heard, all together.
+    missing: u64,
+    /// No receiver was last heard of before this: looked up anew only when it is long ago.
+    heard_since: Instant,
     max_receivers: usize,
     /// Frames that are retained: no subscriber can be further behind than that.
     window: u64,
@@ -118,7 +127,17 @@ const FREE: Sequence = Sequence(u64::MAX);
 impl Flow {
     pub(crate) fn new(policy: FlowPolicy, max_receivers: usize, window: usize) -> Self {
         let window = window as u64;
-        Self { policy, receivers: BTreeMap::new(), max_receivers, window, cached: None }
+        Self {
+            policy,
+            receivers: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            reliable: 0,
+            missing: 0,
+            heard_since: Instant::ZERO,
+            max_receivers,
+            window,
+            cached: None,
+        }
     }
 
     pub(crate) fn receivers(&self) -> &BTreeMap<NodeId, Receiver> {
@@ -131,7 +150,12 @@ impl Flow {
 
     /// Live subscribers that want repairs: the group size of NAK back-off.
     pub(crate) fn reliable(&self) -> usize {
-        self.receivers.values().filter(|r| r.reliable).count()
+        self.reliable
+    }
+
+    /// Frames that subscribers have missed, all together.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// Takes a status. `oldest` is the oldest retained frame, `head` the first not yet sent: a
@@ -146,8 +170,7 @@ impl Flow {
     ) -> FlowChange {
         let node = NodeId(status.node);
         if status.leaving {
-            self.cached = None;
-            return match self.receivers.remove(&node) {
+            return match self.remove(node) {
                 Some(_) => FlowChange::Left,
                 None => FlowChange::Moved,
             };
@@ -163,8 +186,16 @@ impl Flow {
             }
             r.heard = now;
             r.headroom = status.headroom;
+            // Nobody can miss more than there is.
+            self.missing += status.missing.saturating_sub(r.missing).min(self.window);
+            r.missing = r.missing.max(status.missing);
+            self.reliable = self.reliable + usize::from(status.reliable) - usize::from(r.reliable);
             r.reliable = status.reliable;
-            r.address = from;
+            if r.address != from {
+                self.by_address.remove(&r.address);
+                self.by_address.insert(from, node);
+                r.address = from;
+            }
             if advanced {
                 r.held_since = None;
             }
@@ -190,16 +221,23 @@ impl Flow {
             // A joiner that is behind the window could never catch up; it must not hold others back.
             released: next < oldest,
             naks: 0,
+            missing: status.missing,
             held_since: None,
         };
+        if self.receivers.is_empty() {
+            self.heard_since = now;
+        }
         self.receivers.insert(node, receiver);
+        self.by_address.insert(from, node);
+        self.reliable += usize::from(status.reliable);
         self.cached = None;
         FlowChange::Joined
     }
 
-    /// Counts a NAK of a subscriber; false if it is not known.
+    /// Counts a NAK of a subscriber, if it is known.
     pub(crate) fn note_nak(&mut self, now: Instant, from: PeerAddr) {
-        if let Some(r) = self.receivers.values_mut().find(|r| r.address == from) {
+        let node = self.by_address.get(&from);
+        if let Some(r) = node.and_then(|node| self.receivers.get_mut(node)) {
             r.naks += 1;
             r.heard = now;
         }
@@ -266,13 +304,19 @@ impl Flow {
 
     /// Removes one subscriber that was not heard of for `timeout`.
     pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> Option<(NodeId, Receiver)> {
-        let node = *self
-            .receivers
-            .iter()
-            .find(|(_, r)| now.saturating_since(r.heard) >= timeout)
-            .map(|(node, _)| node)?;
-        self.cached = None;
-        self.receivers.remove(&node).map(|r| (node, r))
+        if now.saturating_since(self.heard_since) < timeout {
+            return None;
+        }
+        let mut earliest = now;
+        for (node, r) in &self.receivers {
+            if now.saturating_since(r.heard) >= timeout {
+                let node = *node;
+                return self.remove(node).map(|r| (node, r));
+            }
+            earliest = earliest.min(r.heard);
+        }
+        self.heard_since = earliest;
+        None
     }
 
     /// Moves every "last heard" on by `pause`: it was this node that slept.
@@ -283,14 +327,23 @@ impl Flow {
         }
     }
 
-    /// The earliest time at which a subscriber will not have been heard of for `timeout`.
+    /// A time before which no subscriber will have been silent for `timeout`. It may come early: then
+    /// [`Flow::expire`] finds nobody and the next one is later.
     pub(crate) fn next_expiry(&self, timeout: Duration) -> Option<Instant> {
-        self.receivers.values().map(|r| r.heard + timeout).min()
+        (!self.receivers.is_empty()).then(|| self.heard_since + timeout)
     }
 
     /// Live reliable subscribers that do not have everything before `head`.
     pub(crate) fn unconfirmed(&self, head: Sequence) -> impl Iterator<Item = &Receiver> {
         self.receivers.values().filter(move |r| r.reliable && !r.released && r.next < head)
+    }
+
+    fn remove(&mut self, node: NodeId) -> Option<Receiver> {
+        let r = self.receivers.remove(&node)?;
+        self.by_address.remove(&r.address);
+        self.reliable -= usize::from(r.reliable);
+        self.cached = None;
+        Some(r)
     }
 
     fn waited_for(&self) -> impl Iterator<Item = (&NodeId, &Receiver)> {

@@ -3,6 +3,7 @@
 //! Messages become frames in an [`Outbox`]; a [`PublishStream`] sends them as far as flow control
 //! allows, retains them in a window, repairs what subscribers ask for, and tells them how far it is.
 
+mod company;
 mod flow;
 mod outbox;
 mod repair;

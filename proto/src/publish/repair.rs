@@ -26,22 +26,22 @@ impl Repairs {
         self.wanted.is_empty()
     }
 
-    /// Notes that `asker` lacks `sequence`. The repair waits for `merge`, in case others ask too. Says whether
-    /// nobody had asked yet.
+    /// Notes that `asker` lacks `sequence`, or the whole group does. The repair waits for `merge`, in case
+    /// others ask too. Says whether nobody had asked yet.
     pub(crate) fn want(
         &mut self,
         now: Instant,
         sequence: Sequence,
-        asker: PeerAddr,
+        asker: Option<PeerAddr>,
         merge: Duration,
     ) -> bool {
         match self.wanted.entry(sequence) {
             Entry::Vacant(entry) => {
-                entry.insert(Wanted { due: now + merge, asker: Some(asker) });
+                entry.insert(Wanted { due: now + merge, asker });
                 true
             }
             Entry::Occupied(mut entry) => {
-                if entry.get().asker.is_some_and(|a| a != asker) {
+                if entry.get().asker != asker {
                     entry.get_mut().asker = None;
                 }
                 false

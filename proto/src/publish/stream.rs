@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::company::Company;
 use super::flow::{Flow, FlowChange, FlowPolicy, Hold, Receiver};
 use super::repair::Repairs;
 use super::window::Window;
@@ -163,6 +164,7 @@ pub struct PublishStream<T> {
     flow: Flow,
     repairs: Repairs,
     rtt: GroupRtt,
+    company: Company,
     freed: Vec<T>,
     events: VecDeque<PublisherEvent>,
     /// Answers that wait to be sent; bounded by [`MAX_REPLIES`].
@@ -195,6 +197,9 @@ struct Closing {
 /// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
 const MAX_REPLIES: usize = 64;
 
+/// How long a repair waits at most, in a small group, for others who lost the same frame.
+const SMALL_GROUP_MERGE: Duration = Duration::from_micros(100);
+
 /// Frames of one kind before the other gets its turn.
 const RUN: u32 = 32;
 
@@ -203,6 +208,9 @@ const BUSY_HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// A first announcement is repeated this often until the publisher is ready.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A publisher that stands still, or closes, asks for statuses this often at most.
+const HELD_HEARTBEAT: Duration = Duration::from_millis(20);
 
 /// A closing stream says so at least this often, for subscribers that are not waited for.
 const END_HEARTBEATS: u32 = 3;
@@ -224,6 +232,7 @@ impl<T> PublishStream<T> {
             config,
             repairs: Repairs::default(),
             rtt: GroupRtt::default(),
+            company: Company::new(now),
             freed: Vec::new(),
             events: VecDeque::new(),
             replies: VecDeque::new(),
@@ -310,14 +319,24 @@ impl<T> PublishStream<T> {
             }
             FlowChange::Moved | FlowChange::Refused => {}
         }
+        let receivers = self.group_size();
+        let (round, missing) = (crate::subscribe::status_interval(receivers), self.flow.missing());
+        self.company.observe(now, round, receivers, missing, self.stats.frames_asked);
     }
 
     pub(crate) fn handle_nak(&mut self, now: Instant, from: PeerAddr, nak: &Nak) {
         self.stats.naks += 1;
         self.flow.note_nak(now, from);
-        let alone = nak.local || self.flow.count() <= 1;
         let rtt = self.rtt.get();
-        let merge = if alone { Duration::ZERO } else { rtt / 2 };
+        let many = !nak.local && self.company.is_many(self.group_size());
+        let merge = match self.flow.count() {
+            _ if nak.local || many => Duration::ZERO,
+            0 | 1 => Duration::ZERO,
+            // All who lost it ask at once.
+            n if n <= crate::rtt::SMALL_GROUP as usize => (rtt / 4).min(SMALL_GROUP_MERGE),
+            _ => rtt / 2,
+        };
+        let asker = (!many).then_some(from);
         let (base, head) = (self.window.base(), self.window.head());
         let mut gone = false;
         for (first, count) in nak.ranges() {
@@ -328,7 +347,7 @@ impl<T> PublishStream<T> {
                 if self.window.is_damped(at, now, rtt, from) {
                     self.stats.damped += 1;
                 } else {
-                    let first = self.repairs.want(now, at, from, merge);
+                    let first = self.repairs.want(now, at, asker, merge);
                     self.stats.frames_asked += u64::from(first && !self.window.was_repaired(at));
                 }
                 at = at.next();
@@ -539,8 +558,10 @@ impl<T> PublishStream<T> {
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
         let max = if held || self.closing.is_some() {
-            // Whoever holds the publisher back is asked often enough to be found dead soon.
-            Duration::from_millis(20)
+            // Whoever holds the publisher back is asked often enough to be found dead soon; in large
+            // groups each may answer less often.
+            let spacing = crate::subscribe::status_spacing(self.group_size());
+            (spacing / 4).clamp(HELD_HEARTBEAT, self.config.heartbeat_max.max(HELD_HEARTBEAT))
         } else {
             self.config.heartbeat_max
         };
@@ -563,7 +584,8 @@ impl<T> PublishStream<T> {
             oldest: self.window.base().0,
             stamp: micros(now),
             rtt_us: u32::try_from(self.rtt.get().as_micros()).unwrap_or(u32::MAX),
-            receivers: u32::try_from(self.flow.reliable()).unwrap_or(u32::MAX),
+            receivers: self.group_size(),
+            losers: self.company.losers(self.group_size()),
             wanted,
             end: self.closing.is_some() && self.window.queued() == 0,
         }
@@ -573,6 +595,11 @@ impl<T> PublishStream<T> {
         if self.replies.len() < MAX_REPLIES {
             self.replies.push_back(reply);
         }
+    }
+
+    /// Live subscribers that want repairs.
+    fn group_size(&self) -> u32 {
+        u32::try_from(self.flow.reliable()).unwrap_or(u32::MAX)
     }
 
     fn receiver_timeout(&self) -> Duration {

@@ -101,7 +101,9 @@ impl<T> Window<T> {
         self.slot(sequence).is_some_and(|s| s.frame.is_some())
     }
 
-    /// Whether a repair of the frame went to the group, or to `to`, less than `hold` ago.
+    /// Whether a repair of the frame is still on its way to `to`: it went to the group less than `hold` ago,
+    /// or to `to` itself less than a quarter of that. (An asker that asks again after more than that has
+    /// seen later repairs come.)
     pub(crate) fn is_damped(
         &self,
         sequence: Sequence,
@@ -110,6 +112,7 @@ impl<T> Window<T> {
         to: PeerAddr,
     ) -> bool {
         self.slot(sequence).and_then(|s| s.repaired).is_some_and(|(at, whom)| {
+            let hold = if whom.is_none() { hold } else { hold / 4 };
             now.saturating_since(at) < hold && whom.is_none_or(|w| w == to)
         })
     }
@@ -174,7 +177,7 @@ mod tests {
         w.take_new();
         assert!(w.take_again(Sequence(0), Instant::ZERO, None).is_none(), "still in flight");
         w.put_back(Sequence(0), 'a');
-        let (hold, now) = (Duration::from_micros(10), Instant::from_micros(5));
+        let (hold, now) = (Duration::from_micros(40), Instant::from_micros(5));
         assert_eq!(w.take_again(Sequence(0), Instant::ZERO, Some(peer(1))), Some('a'));
         assert!(w.is_damped(Sequence(0), now, hold, peer(1)));
         assert!(!w.is_damped(Sequence(0), now, hold, peer(2)));

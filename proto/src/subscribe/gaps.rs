@@ -18,6 +18,8 @@ pub(crate) struct Gaps {
     unconfirmed: Sequence,
     /// The NAK that gaps found now will travel in.
     cycle: Instant,
+    /// NAKs sent so far.
+    naks: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,10 @@ struct Lack {
     found: Instant,
     due: Instant,
     asks: u32,
+    /// The NAK that it was last asked for in.
+    nak: u64,
+    /// Repairs that came though they were asked for after this frame.
+    overtaken: u32,
     local: bool,
 }
 
@@ -32,7 +38,9 @@ struct Lack {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupTiming {
     pub(crate) rtt: Duration,
-    /// Subscribers that may have lost the same frame.
+    /// Subscribers that are likely to have lost the same frame.
+    pub(crate) losers: u32,
+    /// Subscribers that may have.
     pub(crate) receivers: u32,
     /// Whether this node's own receive queue overflowed just now.
     pub(crate) local: bool,
@@ -41,6 +49,9 @@ pub(crate) struct GroupTiming {
 /// A frame that was asked for this often and did not come is given up: with the delays doubling up to
 /// [`MAX_RETRY`] that is some four seconds.
 const MAX_ASKS: u32 = 40;
+
+/// Frames that one repair can show to be asked for in vain: those that hold delivery up come first.
+const MAX_OVERTAKEN: usize = 64;
 
 /// The longest delay between two requests for a frame.
 const MAX_RETRY: Duration = Duration::from_millis(100);
@@ -57,7 +68,9 @@ impl Gaps {
     /// [`Gaps::confirm`] says that two later frames have come.
     pub(crate) fn add(&mut self, now: Instant, sequence: Sequence, timing: GroupTiming) {
         let due = now + timing.rtt;
-        self.missing.insert(sequence, Lack { found: now, due, asks: 0, local: timing.local });
+        let local = timing.local;
+        let lack = Lack { found: now, due, asks: 0, nak: 0, overtaken: 0, local };
+        self.missing.insert(sequence, lack);
     }
 
     /// `latest` has come, so frames two before it and earlier are lost: ask after a back-off.
@@ -81,7 +94,7 @@ impl Gaps {
             let due = *due.get_or_insert_with(|| {
                 // All gaps found during one back-off go in one NAK.
                 if self.cycle <= now {
-                    let group = if timing.local { 1 } else { timing.receivers };
+                    let group = if timing.local { 1 } else { timing.losers };
                     self.cycle = now + nak_backoff(rng, timing.rtt * BACKOFF_RTTS, group);
                 }
                 self.cycle
@@ -93,7 +106,24 @@ impl Gaps {
     /// A missing frame has come. Gives how long it had been missing, and whether it had been asked for.
     pub(crate) fn found(&mut self, now: Instant, sequence: Sequence) -> Option<(Duration, bool)> {
         let lack = self.missing.remove(&sequence)?;
+        if lack.asks > 0 {
+            self.overtake(now, sequence, lack.nak);
+        }
         Some((now.saturating_since(lack.found), lack.asks > 0))
+    }
+
+    /// A repair has come. Repairs are sent lowest first, so those that were asked for before it are
+    /// overtaken: after two such repairs the request or the repair was lost, and waiting longer is vain.
+    fn overtake(&mut self, now: Instant, sequence: Sequence, nak: u64) {
+        for (_, lack) in self.missing.range_mut(..sequence).take(MAX_OVERTAKEN) {
+            if lack.asks == 0 || lack.nak > nak {
+                continue;
+            }
+            lack.overtaken += 1;
+            if lack.overtaken == 2 {
+                lack.due = now;
+            }
+        }
     }
 
     /// Takes the missing frames before `end` out, lowest first: they are lost.
@@ -143,9 +173,12 @@ impl Gaps {
         let pause = timing.rtt * 3
             + nak_backoff(rng, timing.rtt * BACKOFF_RTTS, timing.receivers)
             + MIN_RETRY;
+        self.naks += 1;
         for (first, count) in nak.ranges() {
             let range = Sequence(first)..Sequence(first).plus(u64::from(count));
             for (_, lack) in self.missing.range_mut(range) {
+                lack.nak = self.naks;
+                lack.overtaken = 0;
                 lack.due = now + (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
                 lack.asks += 1;
             }
@@ -171,7 +204,7 @@ mod tests {
     use alloc::vec::Vec;
 
     const TIMING: GroupTiming =
-        GroupTiming { rtt: Duration::from_micros(100), receivers: 1, local: false };
+        GroupTiming { rtt: Duration::from_micros(100), losers: 1, receivers: 1, local: false };
 
     fn asked(nak: Option<Nak>) -> Vec<u64> {
         nak.iter()
@@ -218,9 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_later_repairs_overtake_is_repeated_at_once() {
+        let (mut g, mut rng) = (Gaps::default(), fastrand::Rng::with_seed(1));
+        for s in [0, 10, 20] {
+            g.add(Instant::ZERO, Sequence(s), TIMING);
+        }
+        g.confirm(Instant::ZERO, Sequence(30), TIMING, &mut rng);
+        assert_eq!(asked(g.poll_nak(Instant::ZERO, TIMING, &mut rng)), [0, 10, 20]);
+        let now = Instant::from_micros(150);
+        g.found(now, Sequence(10));
+        assert_eq!(g.poll_nak(now, TIMING, &mut rng), None, "one may be reordered");
+        g.found(now, Sequence(20));
+        assert_eq!(asked(g.poll_nak(now, TIMING, &mut rng)), [0]);
+    }
+
+    #[test]
     fn in_a_group_the_request_waits_and_a_heard_one_suppresses_it() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let timing = GroupTiming { receivers: 100, ..TIMING };
+        let timing = GroupTiming { losers: 100, receivers: 100, ..TIMING };
         let mut g = Gaps::default();
         g.add(Instant::ZERO, Sequence(0), timing);
         g.confirm(Instant::ZERO, Sequence(9), timing, &mut rng);

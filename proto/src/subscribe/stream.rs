@@ -34,6 +34,7 @@ pub(crate) struct ReceiveStream<R> {
     echo: Option<(u32, Instant)>,
     rtt: Duration,
     receivers: u32,
+    losers: u32,
     status: StatusTimer,
     ended: Option<Sequence>,
     /// Whether the end was told.
@@ -148,6 +149,7 @@ pub(crate) struct Speaker<'a> {
     pub(crate) name: &'a str,
     pub(crate) headroom: u32,
     pub(crate) room: usize,
+    pub(crate) backlog: usize,
     pub(crate) tag: Option<u32>,
     pub(crate) local_loss: bool,
 }
@@ -182,6 +184,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: None,
             rtt: crate::rtt::INITIAL_RTT,
             receivers: 1,
+            losers: 1,
             status: StatusTimer { due: now, last: now, edge: Sequence(0), wanted: true },
             ended: None,
             closed: false,
@@ -451,6 +454,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.rtt = Duration::from_micros(u64::from(beat.rtt_us))
             .clamp(crate::rtt::MIN_RTT, crate::rtt::MAX_RTT);
         self.receivers = beat.receivers.max(1);
+        self.losers = beat.losers.clamp(1, self.receivers);
         if self.attached.is_empty() {
             return;
         }
@@ -584,7 +588,8 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.handle_frame(now, sequence, frame, false, rng, out);
         }
         self.handle_heartbeat(now, beat, false, rng, out);
-        self.status.due = now;
+        let spread = super::status_spacing(self.receivers);
+        self.status.due = now + spread.mul_f64(rng.f64());
     }
 
     /// Attaches a subscription to a stream that is already followed: it begins with what comes next.
@@ -719,7 +724,15 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.stats.naks += 1;
             return Some(Upstream::Nak(nak));
         }
-        self.status_due(now, who).then(|| Upstream::Status(self.take_status(now, who)))
+        if !self.status_due(now, who) {
+            return None;
+        }
+        let status = self.take_status(now, who);
+        // Many that spoke at once, because they heard the same word, do not do so again: a publisher's
+        // receive queue would lose most of it each time, and the same ones.
+        let interval = super::status_interval(self.receivers);
+        self.status.due = now + interval.mul_f64(0.75 + rng.f64() / 2.0);
+        Some(Upstream::Status(status))
     }
 
     /// The word of a subscriber that leaves.
@@ -770,6 +783,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             echo: echo.map(|(stamp, _)| stamp),
             held_us: u32::try_from(held.as_micros()).unwrap_or(u32::MAX),
             headroom: who.headroom,
+            missing: self.stats.missing,
             reliable: self.repairs_wanted,
             leaving: false,
             tag: who.tag,
@@ -777,12 +791,17 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// The first sequence that there is no room for.
+    ///
+    /// Two bounds: what can be kept from the first missing frame on, and what can be on its way beyond the
+    /// last one that came. With a gap open the second lets the stream go on past it.
     fn edge(&self, who: &Speaker<'_>) -> Sequence {
-        self.next.plus(self.capacity.min(who.room) as u64)
+        let kept = self.next.plus(self.capacity.min(who.room) as u64);
+        let coming = self.next.max(self.end).plus(who.backlog as u64);
+        kept.min(coming)
     }
 
     fn timing(&self, local: bool) -> GroupTiming {
-        GroupTiming { rtt: self.rtt, receivers: self.receivers, local }
+        GroupTiming { rtt: self.rtt, losers: self.losers, receivers: self.receivers, local }
     }
 
     fn heard(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) {

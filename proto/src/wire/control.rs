@@ -38,6 +38,8 @@ pub struct Heartbeat {
     pub rtt_us: u32,
     /// Live subscribers.
     pub receivers: u32,
+    /// How many of them lose the same frame, as far as the publisher knows: NAK back-off is for so many.
+    pub losers: u32,
     /// Whether statuses are wanted now, because the publisher is held back or closing.
     pub wanted: bool,
     /// Whether no frame follows `next`: the stream ends here.
@@ -102,6 +104,8 @@ pub struct Status {
     pub held_us: u32,
     /// Receives posted to the subscriber's SRQ.
     pub headroom: u32,
+    /// Frames that it has missed so far.
+    pub missing: u64,
     /// Whether it wants repairs, and so is waited for.
     pub reliable: bool,
     /// Whether it leaves.
@@ -216,6 +220,7 @@ mod tests {
                 stamp: u32::MAX,
                 rtt_us: u32::MAX,
                 receivers: u32::MAX,
+                losers: u32::MAX,
                 wanted: true,
                 end: true,
             },

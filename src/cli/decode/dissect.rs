@@ -18,7 +18,7 @@ use qcast_proto::wire::roce::{
 };
 
 use super::capture::Packet;
-use super::frame_fields;
+use super::frame;
 use super::record::{IcrcVerdict, Record};
 
 /// Finds RoCEv2 in packets.
@@ -190,7 +190,7 @@ fn whole(record: &mut Record, bytes: &[u8]) {
             record.src_qpn = Some(datagram.src_qpn().get());
             record.immediate = datagram.immediate();
             record.payload_bytes = Some(datagram.payload().len());
-            record.qcast = frame_fields(datagram.payload());
+            record.qcast = frame::fields(datagram.payload());
         }
         Err(error) => match (error, bytes.first_chunk()) {
             // Other services have other headers behind the first.

@@ -9,7 +9,10 @@
 
 mod capture;
 mod dissect;
+mod frame;
 mod record;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,6 +26,13 @@ use record::{IcrcVerdict, Record};
 
 /// Prints the RoCEv2 and qcast datagrams of a capture.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+A summary of the capture goes to standard error.
+
+Examples:
+  tcpdump -i lo -w capture.pcap udp port 4791
+  qcast decode capture.pcap
+  tcpdump -i any -w - udp port 4791 | qcast decode - --json")]
 pub(crate) struct DecodeArgs {
     /// The capture, pcap or pcapng; `-` reads it from standard input
     #[arg(value_name = "FILE")]
@@ -96,12 +106,6 @@ fn print(record: &Record, json: bool, out: &mut dyn Write) -> io::Result<()> {
     } else {
         writeln!(out, "{record}")
     }
-}
-
-/// What a qcast frame says about itself, if the payload is one. None is taken for one so far: the
-/// place to read [`qcast_proto::wire`]'s frames is here.
-fn frame_fields(_payload: &[u8]) -> Option<serde_json::Value> {
-    None
 }
 
 /// What a capture held.

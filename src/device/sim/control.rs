@@ -7,7 +7,8 @@ use qcast_proto::qp::QpState;
 use super::fabric::Fabric;
 use super::path::Datagram;
 use super::port::{AhTo, Port, Sides};
-use super::rule::{Passing, RuleId, Verdict};
+use super::rule::{Passing, RuleId, Verdict, Watch};
+use super::trace::Outcome;
 use crate::device::impair::Impairment;
 use crate::device::{AhAttrs, DeviceEvent, QpId, Source, WcStatus};
 
@@ -79,6 +80,14 @@ impl Fabric {
     /// Removes a rule; whether it was there.
     pub fn remove_rule(&self, rule: RuleId) -> bool {
         self.net.lock().rules.remove(rule)
+    }
+
+    /// Tells `watch` of every datagram that a port does not get: what a path loses, a rule drops, a partition
+    /// or a link keeps off, and what comes while no receive is posted. Datagrams that cross cost nothing.
+    ///
+    /// It runs under the fabric's lock and must not use the fabric. A second watch takes the first one's place.
+    pub fn watch_losses(&self, watch: impl FnMut(&Passing<'_>, Outcome) + Send + 'static) {
+        self.net.lock().watch = Some(Watch(Box::new(watch)));
     }
 
     /// Sets what happens to datagrams on their way into a port.

@@ -10,7 +10,7 @@ use qcast_proto::time::Instant;
 use super::config::{FabricConfig, PortConfig};
 use super::path::{Datagram, Fan};
 use super::port::{Join, Port, Ticket};
-use super::rule::Rules;
+use super::rule::{Rules, Watch};
 use super::trace::Trace;
 use crate::device::agenda::Agenda;
 use crate::device::impair::mix;
@@ -49,6 +49,7 @@ pub(super) struct Net {
     /// Groups that cannot be joined.
     pub(super) unjoinable: BTreeSet<Gid>,
     pub(super) rules: Rules,
+    pub(super) watch: Option<Watch>,
     pub(super) trace: Trace,
     pub(super) next_qpn: u32,
     next_ticket: u64,
@@ -69,6 +70,7 @@ impl Net {
             unresolvable: BTreeSet::new(),
             unjoinable: BTreeSet::new(),
             rules: Rules::default(),
+            watch: None,
             trace: Trace::new(config.trace),
             next_qpn: FIRST_QPN,
             next_ticket: 0,

@@ -8,7 +8,7 @@ use qcast_proto::time::{Duration, Instant};
 
 use super::net::{Event, Net, list};
 use super::port::{AhTo, Port, Sides};
-use super::rule::{Passing, Rules, Verdict};
+use super::rule::{Passing, Rules, Verdict, Watch};
 use super::trace::{Outcome, Record, Trace};
 use crate::device::agenda::Place;
 use crate::device::impair::{Channel, Fate};
@@ -41,6 +41,17 @@ impl Datagram {
             multicast: self.source.multicast,
             bytes: u32::try_from(self.payload.len()).unwrap_or(u32::MAX),
             outcome,
+        }
+    }
+
+    fn passing(&self, at: Instant, to: u32) -> Passing<'_> {
+        Passing {
+            at,
+            from: self.from.map(|from| from as usize),
+            to: to as usize,
+            multicast: self.source.multicast,
+            qkey: self.qkey,
+            payload: &self.payload,
         }
     }
 }
@@ -136,23 +147,21 @@ impl Net {
     /// A datagram at the start of a port's path: it arrives at once, `later`, or not at all.
     fn enter_path(&mut self, to: u32, datagram: &Arc<Datagram>, later: &mut Vec<(Instant, u32)>) {
         let now = self.now;
-        let Self { rules, trace, queue, .. } = self;
+        let Self { rules, trace, queue, watch, .. } = self;
         let Some(port) = self.ports.get_mut(to as usize).and_then(Option::as_deref_mut) else {
             return;
         };
         let delay = match judge(rules, port, to, datagram, now) {
             Ok(delay) => delay,
-            Err(outcome) => return trace.record(datagram.record(now, Some(to), outcome)),
+            Err(outcome) => return missed(trace, watch, datagram, now, to, outcome),
         };
         let (mut at, mut again, mut is_mangled) = (now, None, false);
         match port.rx.fate(now) {
             None => {}
-            Some(Fate::Lost) => {
-                return trace.record(datagram.record(now, Some(to), Outcome::Lost));
-            }
+            Some(Fate::Lost) => return missed(trace, watch, datagram, now, to, Outcome::Lost),
             Some(Fate::Corrupted) => {
                 port.counters.icrc_errors += 1;
-                return trace.record(datagram.record(now, Some(to), Outcome::Corrupted));
+                return missed(trace, watch, datagram, now, to, Outcome::Corrupted);
             }
             Some(Fate::Arrives { at: arrival, again: twin, mangled }) => {
                 (at, again, is_mangled) = (arrival, twin, mangled);
@@ -188,17 +197,22 @@ impl Net {
             return;
         };
         if !port.link_up {
-            return self.trace.record(datagram.record(now, Some(to), Outcome::Blocked));
+            return missed(&mut self.trace, &mut self.watch, datagram, now, to, Outcome::Blocked);
         }
         if datagram.corrupt {
             port.counters.icrc_errors += 1;
-            return self.trace.record(datagram.record(now, Some(to), Outcome::Corrupted));
+            return missed(&mut self.trace, &mut self.watch, datagram, now, to, Outcome::Corrupted);
         }
         let mut taken = false;
+        let watch = &mut self.watch;
         let mut each = |port: &mut Port, trace: &mut Trace, qp| {
             if let Some(outcome) = receive(port, qp, datagram) {
                 taken = true;
-                trace.record(datagram.record(now, Some(to), outcome));
+                if outcome == Outcome::NoBuffer {
+                    missed(trace, watch, datagram, now, to, outcome);
+                } else {
+                    trace.record(datagram.record(now, Some(to), outcome));
+                }
             }
         };
         match datagram.to {
@@ -228,6 +242,21 @@ impl Net {
     }
 }
 
+/// Notes that a port does not get a datagram.
+fn missed(
+    trace: &mut Trace,
+    watch: &mut Option<Watch>,
+    datagram: &Datagram,
+    now: Instant,
+    to: u32,
+    outcome: Outcome,
+) {
+    trace.record(datagram.record(now, Some(to), outcome));
+    if let Some(Watch(watch)) = watch {
+        watch(&datagram.passing(now, to), outcome);
+    }
+}
+
 /// Whether a datagram gets onto a port's path, and how much later it leaves it.
 fn judge(
     rules: &mut Rules,
@@ -242,15 +271,7 @@ fn judge(
     if rules.is_empty() {
         return Ok(Duration::ZERO);
     }
-    let passing = Passing {
-        at: now,
-        from: datagram.from.map(|from| from as usize),
-        to: to as usize,
-        multicast: datagram.source.multicast,
-        qkey: datagram.qkey,
-        payload: &datagram.payload,
-    };
-    match rules.judge(&passing) {
+    match rules.judge(&datagram.passing(now, to)) {
         Verdict::Pass => Ok(Duration::ZERO),
         Verdict::Drop => Err(Outcome::Ruled),
         Verdict::Delay(by) => Ok(by),

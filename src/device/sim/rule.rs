@@ -2,6 +2,8 @@
 
 use qcast_proto::time::{Duration, Instant};
 
+use super::trace::Outcome;
+
 /// A datagram that is about to arrive at a port.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -29,6 +31,15 @@ pub enum Verdict {
     Drop,
     /// It arrives so much later, and no other rule is asked. Others may overtake it.
     Delay(Duration),
+}
+
+/// Told of every datagram that does not reach a port's buffers, and why.
+pub(super) struct Watch(pub(super) Box<dyn FnMut(&Passing<'_>, Outcome) + Send>);
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 /// Names a rule of a fabric.

@@ -1,15 +1,9 @@
 //! `qcast decode` as a module: real Soft-RoCE traffic, captures of every kind, and broken files.
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-#[path = "../src/cli/decode/mod.rs"]
-mod decode;
-
-use std::error::Error as _;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use decode::{DecodeArgs, DecodeError, Summary};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
 use pcap_file::pcapng::blocks::interface_description::{
@@ -24,7 +18,10 @@ use qcast_proto::wire::icrc::Icrc;
 use qcast_proto::wire::roce::{HEADERS_LEN, UdHeader, datagram_len, seal};
 use serde_json::{Value, json};
 
-const CAPTURE: &[u8] = include_bytes!("../proto/tests/data/soft-roce-multicast.pcap");
+use super::{DecodeArgs, DecodeError, Summary};
+use crate::cli::exit::Chain;
+
+const CAPTURE: &[u8] = include_bytes!("../../../proto/tests/data/soft-roce-multicast.pcap");
 
 fn args(json: bool) -> DecodeArgs {
     DecodeArgs { file: "capture.pcap".into(), json, ports: vec![4800] }
@@ -32,26 +29,20 @@ fn args(json: bool) -> DecodeArgs {
 
 fn lines(capture: &[u8]) -> (String, Summary, Result<(), DecodeError>) {
     let (mut out, mut summary) = (Vec::new(), Summary::default());
-    let result = decode::decode(capture, &args(false), &mut out, &mut summary);
+    let result = super::decode(capture, &args(false), &mut out, &mut summary);
     (String::from_utf8(out).unwrap(), summary, result)
 }
 
 fn objects(capture: &[u8]) -> (Vec<Value>, Summary, Result<(), DecodeError>) {
     let (mut out, mut summary) = (Vec::new(), Summary::default());
-    let result = decode::decode(capture, &args(true), &mut out, &mut summary);
+    let result = super::decode(capture, &args(true), &mut out, &mut summary);
     let out = String::from_utf8(out).unwrap();
     (out.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), summary, result)
 }
 
 /// The error and its causes in one line, as a command prints them.
 fn told(error: &DecodeError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text += &format!(": {error}");
-        source = error.source();
-    }
-    text
+    Chain(error).to_string()
 }
 
 /// The packets of the capture.
@@ -464,15 +455,15 @@ fn damaged_lengths_name_the_packet() {
     capture[at..at + 4].copy_from_slice(&500_000_u32.to_le_bytes());
     let (_, summary, result) = lines(&capture);
     assert_eq!(summary.packets, 4);
-    let told = told(&result.unwrap_err());
-    assert!(told.starts_with("cannot decode capture.pcap: packet 5 is damaged; "), "{told}");
+    let said = told(&result.unwrap_err());
+    assert!(said.starts_with("cannot decode capture.pcap: packet 5 is damaged; "), "{said}");
 
     // A pcapng packet of an interface that was never described.
     let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
     let block = SimplePacketBlock { original_len: 4, data: vec![0; 4].into() };
     writer.write_block(&block.into_block()).unwrap();
-    let told = crate::told(&lines(&writer.into_inner()).2.unwrap_err());
-    assert!(told.contains("packet 1 is damaged") && told.contains("interface id: 0"), "{told}");
+    let said = told(&lines(&writer.into_inner()).2.unwrap_err());
+    assert!(said.contains("packet 1 is damaged") && said.contains("interface id: 0"), "{said}");
 }
 
 #[test]
@@ -500,20 +491,20 @@ fn run_opens_files_and_takes_a_closed_output_for_an_end() {
 
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/tests/data/soft-roce-multicast.pcap");
     let mut out = Vec::new();
-    decode::run(&DecodeArgs { file: file.into(), ..args(true) }, &mut out).unwrap();
+    super::run(&DecodeArgs { file: file.into(), ..args(true) }, &mut out).unwrap();
     assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 5);
     for json in [false, true] {
         let args = DecodeArgs { file: file.into(), ..args(json) };
-        decode::run(&args, &mut Closed(io::ErrorKind::BrokenPipe)).unwrap();
-        let error = decode::run(&args, &mut Closed(io::ErrorKind::StorageFull)).unwrap_err();
+        super::run(&args, &mut Closed(io::ErrorKind::BrokenPipe)).unwrap();
+        let error = super::run(&args, &mut Closed(io::ErrorKind::StorageFull)).unwrap_err();
         assert!(matches!(error, DecodeError::Write(_)), "{error:?}");
     }
 
     let missing = DecodeArgs { file: "no/such/file".into(), ..args(false) };
-    let error = decode::run(&missing, &mut out).unwrap_err();
+    let error = super::run(&missing, &mut out).unwrap_err();
     assert!(told(&error).starts_with("cannot open no/such/file: "), "{}", told(&error));
     let folder = DecodeArgs { file: env!("CARGO_MANIFEST_DIR").into(), ..args(false) };
-    let error = decode::run(&folder, &mut out).unwrap_err();
+    let error = super::run(&folder, &mut out).unwrap_err();
     assert!(told(&error).contains(": reading it failed: "), "{}", told(&error));
 }
 

@@ -1,0 +1,92 @@
+//! The command line: one file per subcommand.
+//!
+//! What all commands have in common: [`options`] are read once, results go to standard output and
+//! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
+//! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
+
+mod bench;
+mod clock;
+mod completions;
+mod decode;
+mod demo;
+mod exit;
+mod incoming;
+mod input;
+mod listen;
+mod options;
+mod outgoing;
+mod output;
+mod process;
+mod publish;
+mod receive;
+mod send;
+mod signals;
+mod subscribe;
+mod transfer;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use exit::{Chain, Exit, Failure, Outcome};
+
+/// Publish and subscribe over RDMA unreliable datagrams, with or without an RDMA device.
+#[derive(Debug, Parser)]
+#[command(name = "qcast", version, arg_required_else_help = true, propagate_version = true)]
+pub(crate) struct Cli {
+    /// Trace what the library does, on standard error; twice for decisions, three times for packets
+    /// (RUST_LOG chooses in detail)
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Pub(publish::PubArgs),
+    Sub(subscribe::SubArgs),
+    Send(send::SendArgs),
+    Receive(receive::ReceiveArgs),
+    Decode(decode::DecodeArgs),
+    Bench(bench::BenchArgs),
+    Demo(demo::DemoArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+/// Runs the command that the arguments name.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output, usage errors to standard error; a closed one is no news.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Done }.into();
+        }
+    };
+    exit::end(&run(cli))
+}
+
+fn run(cli: Cli) -> Outcome {
+    options::trace(cli.verbose)?;
+    match cli.command {
+        Command::Pub(args) => publish::run(&args),
+        Command::Sub(args) => subscribe::run(&args),
+        Command::Send(args) => send::run(&args),
+        Command::Receive(args) => receive::run(&args),
+        Command::Decode(args) => decode(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    }
+}
+
+fn decode(args: &decode::DecodeArgs) -> Outcome {
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    match decode::run(args, &mut out) {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) => Err(Failure::failed(Chain(&error))),
+    }
+}
