@@ -33,6 +33,8 @@ mod layout;
 mod mcast;
 mod memlock;
 mod modify;
+#[cfg(test)]
+mod on_devices;
 mod open;
 mod pd;
 mod port;
@@ -99,6 +101,8 @@ pub struct VerbsDevice {
     context_of_modifies: ModifyContext,
     port: Port,
     max_inline: usize,
+    /// The payload that a receive has room for.
+    recv_capacity: usize,
     join: JoinBy,
     caps: DeviceCaps,
     sources: Vec<RawFd>,
@@ -155,7 +159,9 @@ impl Device for VerbsDevice {
     }
 
     fn alloc_recv(&mut self, count: usize) -> Result<Vec<RecvBuf>, DeviceError> {
-        let mut bufs = RecvBuf::slab(count, self.caps.max_payload);
+        // Room for the largest datagram of the port, whatever is allowed here: on Soft-RoCE one that does not fit takes
+        // the queue pair to ERR, which no peer should be able to.
+        let mut bufs = RecvBuf::slab(count, self.recv_capacity);
         let registration = Mr::register(&self.pd, bufs.iter_mut().map(RecvBuf::span))?;
         bufs.iter_mut().for_each(|buf| buf.register(&registration));
         Ok(bufs)

@@ -92,7 +92,9 @@ impl VerbsDevice {
         // Some drivers leave it at 0 and have no limit.
         let max_ah =
             if attr.max_ah > 0 { limit(attr.max_ah, config.max_ah) } else { config.max_ah };
-        memlock::check((srq_depth * (GRH_BYTES + mtu)) as u64)?;
+        let largest = PathMtu::from_raw(port_attr.max_mtu).map_or(mtu, PathMtu::bytes);
+        let recv_capacity = largest.max(mtu);
+        memlock::check((srq_depth * (GRH_BYTES + recv_capacity)) as u64)?;
 
         let pd = Pd::alloc(&context)?;
         let channel = Channel::create(&context)?;
@@ -149,6 +151,7 @@ impl VerbsDevice {
             },
             port: Port { number, link, gid, mtu, active: is_active(&port_attr) },
             max_inline,
+            recv_capacity,
             join: config.join,
             caps,
             sources,

@@ -82,7 +82,7 @@ impl VerbsDevice {
     }
 
     /// The way to a GID. It has a GRH in any case: RoCE knows no other, and it is right on InfiniBand too.
-    fn vector(&self, dgid: Gid) -> AddressVector {
+    pub(super) fn vector(&self, dgid: Gid) -> AddressVector {
         AddressVector {
             port: self.port.number,
             dlid: 0,

@@ -247,6 +247,31 @@ impl Qp {
         }
     }
 
+    /// Posts one send to a connected queue pair, which needs no address.
+    #[cfg(test)]
+    pub(super) fn post_connected(
+        &mut self,
+        mut buf: SendBuf,
+        next_seq: &mut u64,
+    ) -> Result<(), DeviceError> {
+        let owner = self.pd.as_ptr().addr();
+        let (addr, length, lkey) = buf.registered(owner).ok_or(DeviceError::Unregistered)?;
+        let mut sge = sys::ibv_sge { addr: addr as u64, length, lkey };
+        let mut wr = sys::ibv_send_wr::zeroed();
+        wr.wr_id = *next_seq;
+        wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+        wr.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+        let mut bad = null_mut();
+        // SAFETY: one request with one element, both of which outlive the call; the memory is registered, and its buffer
+        // stays in `posted` until the completion comes.
+        let code = unsafe { sys::ibv_post_send(self.raw.as_ptr(), &mut wr, &mut bad) };
+        ret::returned("ibv_post_send", code)?;
+        self.posted.push_back(Posted { seq: *next_seq, ah: AhId(usize::MAX), token: 0, buf });
+        *next_seq += 1;
+        Ok(())
+    }
+
     /// Takes the completions of sends until `done` has `enough`; whether one of them tells of a fault.
     pub(super) fn gather(
         &mut self,
