@@ -479,11 +479,14 @@ impl<T, R: RxFrame> Group<T, R> {
     /// Shares the room of each subscription among the streams that fill it.
     pub(super) fn share_room(&mut self) {
         for s in self.subscriptions.values_mut() {
-            s.streams = 0;
+            (s.streams, s.promised) = (0, 0);
         }
-        for a in self.streams.values().filter(|s| s.is_live()).flat_map(|s| &s.attached) {
-            if let Some(s) = self.subscriptions.get_mut(&a.subscriber) {
-                s.streams += 1;
+        for stream in self.streams.values().filter(|s| s.is_live()) {
+            for a in &stream.attached {
+                if let Some(s) = self.subscriptions.get_mut(&a.subscriber) {
+                    s.streams += 1;
+                    s.promised = s.promised.saturating_add(stream.promised());
+                }
             }
         }
     }
@@ -523,6 +526,7 @@ pub(super) fn room_for<R: RxFrame>(
     subscriptions: &BTreeMap<SubscriberId, Subscription>,
 ) -> usize {
     let reliable = stream.attached.iter().filter(|a| a.reliability.wants_repair());
-    let rooms = reliable.filter_map(|a| subscriptions.get(&a.subscriber)).map(Subscription::share);
+    let mine = stream.promised();
+    let rooms = reliable.filter_map(|a| subscriptions.get(&a.subscriber)).map(|s| s.share(mine));
     rooms.min().unwrap_or(usize::MAX)
 }

@@ -203,15 +203,15 @@ impl Flow {
         None
     }
 
-    /// Live reliable subscribers that do not have everything before `head`, or, if the stream has
-    /// `ended`, do not know that. Those that were let go are among them.
-    pub(crate) fn unconfirmed(
-        &self,
-        head: Sequence,
-        ended: bool,
-    ) -> impl Iterator<Item = &Receiver> {
-        let lacks = move |r: &&Receiver| r.reliable && (r.next < head || ended && !r.ended);
+    /// Live reliable subscribers that do not have everything before `end`.
+    pub(crate) fn lacking(&self, end: Sequence) -> impl Iterator<Item = &Receiver> {
+        let lacks = move |r: &&Receiver| r.reliable && (r.next < end || r.lost > 0);
         self.table.receivers().values().filter(lacks)
+    }
+
+    /// Whether all live subscribers that are waited for have everything, and know that it is all.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.table.receivers().values().all(|r| r.ended || r.released || !r.reliable)
     }
 
     fn waited_for(&self) -> impl Iterator<Item = (&NodeId, &Receiver)> {

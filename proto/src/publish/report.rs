@@ -50,7 +50,8 @@ pub enum PublisherEvent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Closed {
-    /// Names of subscribers that did not confirm everything while the publisher lingered.
+    /// Names of live subscribers that do not have everything: they did not confirm it while the publisher
+    /// lingered, or had to give up some of it.
     pub unconfirmed: Vec<String>,
 }
 

@@ -500,12 +500,12 @@ impl<T> PublishStream<T> {
         let end = self.window.end();
         if now < deadline {
             let told = self.is_sent() && heartbeats >= END_HEARTBEATS;
-            if !told || self.flow.unconfirmed(end, true).any(|r| !r.released) {
+            if !told || !self.flow.all_ended() {
                 return;
             }
         }
         self.closing = Some(Closing { deadline, heartbeats, done: true });
-        let unconfirmed = self.flow.unconfirmed(end, false).map(|r| r.name.clone()).collect();
+        let unconfirmed = self.flow.lacking(end).map(|r| r.name.clone()).collect();
         self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
     }
 

@@ -35,6 +35,8 @@ pub struct Receiver {
     pub released: bool,
     /// Whether it knows that the stream ended, and has all of it.
     pub ended: bool,
+    /// Frames that it gave up.
+    pub lost: u64,
     /// NAKs from it.
     pub naks: u64,
     /// Frames that it has missed so far.
@@ -177,13 +179,14 @@ impl Table {
         self.reliable += usize::from(r.reliable);
         r.tag = status.tag;
         r.ended = status.ended;
+        r.lost = status.lost;
         if r.address != from {
             self.by_address.remove(&r.address);
             r.address = from;
             self.by_address.insert(from, node);
         }
-        // Waited for again once it is within what is retained, and not in the way.
-        let readmitted = r.released && r.next >= oldest && r.edge >= head;
+        // Waited for again once it is within what is retained, and has room for what comes next.
+        let readmitted = r.released && r.next >= oldest && r.edge > head;
         r.released &= !readmitted;
         let (next, edge) = before;
         Change::Moved { next, edge, same_kind: same_kind && !readmitted }
@@ -218,6 +221,7 @@ impl Table {
             // A joiner that is behind the window could never catch up; it must not hold others back.
             released: next < oldest,
             ended: status.ended,
+            lost: status.lost,
             naks: 0,
             missing: status.missing,
             held_since: None,

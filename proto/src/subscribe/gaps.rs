@@ -29,6 +29,8 @@ pub(crate) struct Gaps {
 struct Lack {
     found: Instant,
     due: Instant,
+    /// The time between the last request and the next.
+    pause: Duration,
     asks: u32,
     /// The NAK that it was last asked for in.
     nak: u64,
@@ -97,7 +99,16 @@ impl Gaps {
         let due = now + timing.rtt + timing.backoff(rng);
         self.note_due(due);
         let local = timing.local;
-        let lack = Lack { found: now, due, asks: 0, nak: 0, overtaken: 0, put_off: 0, local };
+        let lack = Lack {
+            found: now,
+            due,
+            pause: Duration::ZERO,
+            asks: 0,
+            nak: 0,
+            overtaken: 0,
+            put_off: 0,
+            local,
+        };
         for at in first.0..end.0 {
             self.missing.insert(Sequence(at), lack);
         }
@@ -165,12 +176,16 @@ impl Gaps {
         core::mem::replace(&mut self.missing, keep).into_keys()
     }
 
-    /// Takes out, lowest first, what was asked for often enough (`R-NAK-5`).
+    /// Takes out, lowest first, what was asked for often enough, and with it what nearly was: one gap
+    /// shall be one loss (`R-NAK-5`).
     pub(crate) fn give_up(&mut self, now: Instant) -> Vec<Sequence> {
         if now < self.soon {
             return Vec::new();
         }
-        let over = |l: &Lack| l.asks >= MAX_ASKS && l.due <= now;
+        if !self.missing.values().any(|l| l.asks >= MAX_ASKS && l.due <= now) {
+            return Vec::new();
+        }
+        let over = |l: &Lack| l.asks >= MAX_ASKS * 3 / 4;
         let lost: Vec<_> = self.missing.iter().filter(|(_, l)| over(l)).map(|(s, _)| *s).collect();
         for sequence in &lost {
             self.missing.remove(sequence);
@@ -205,13 +220,16 @@ impl Gaps {
         if self.missing.is_empty() || now < self.soon {
             return None;
         }
-        let due = |l: &Lack| l.due <= now && l.asks < MAX_ASKS;
-        let local = self.missing.values().filter(|l| due(l)).all(|l| l.local);
-        let listed = self.missing.iter().filter(|(_, l)| due(l)).map(|(s, _)| s.0);
-        let Some(nak) = Nak::of(listed, local) else {
+        let due = |l: &Lack, by| l.due <= by && l.asks < MAX_ASKS;
+        if !self.missing.values().any(|l| due(l, now)) {
             self.soon = self.missing.values().map(|l| l.due).min().unwrap_or(now);
             return None;
-        };
+        }
+        // What was asked for before, and would be again soon, travels in the same NAK.
+        let listed = |l: &&Lack| due(l, now + l.pause / 4);
+        let local = self.missing.values().filter(listed).all(|l| l.local);
+        let listed = self.missing.iter().filter(|(_, l)| listed(l)).map(|(s, _)| s.0);
+        let nak = Nak::of(listed, local)?;
         let backoff = nak_backoff(rng, timing.rtt * BACKOFF_RTTS, timing.receivers);
         let pause = timing.rtt * 3 + backoff + MIN_RETRY;
         self.naks += 1;
@@ -220,7 +238,8 @@ impl Gaps {
             for (_, lack) in self.missing.range_mut(range) {
                 lack.nak = self.naks;
                 lack.overtaken = 0;
-                lack.due = now + (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
+                lack.pause = (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
+                lack.due = now + lack.pause;
                 lack.asks += 1;
                 lack.put_off = 0;
             }

@@ -144,6 +144,13 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.next.since(said.next) >= step
             || edge.since(said.edge) >= step
             || edge > said.edge && left <= room / 2
+            // Other streams need the room as well.
+            || said.edge > edge && room < left / 2
+    }
+
+    /// Frames that the publisher was promised room for, and that have not come yet.
+    pub(crate) fn promised(&self) -> usize {
+        usize::try_from(self.status.edge.since(self.next)).unwrap_or(usize::MAX)
     }
 
     fn take_status(&mut self, now: Instant, who: &Speaker<'_>, rng: &mut fastrand::Rng) -> Status {
@@ -169,6 +176,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             name: who.name.into(),
             next: self.next.0,
             edge: self.edge(who).0,
+            lost: if self.repairs_wanted { self.stats.lost } else { 0 },
             echo: echo.map(|(stamp, _)| stamp),
             held_us: u32::try_from(held.as_micros()).unwrap_or(u32::MAX),
             headroom: who.headroom,

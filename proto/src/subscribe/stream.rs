@@ -134,12 +134,20 @@ pub(crate) struct Subscription {
     pub(crate) room: usize,
     /// Live streams that share the room.
     pub(crate) streams: usize,
+    /// Frames that their publishers were promised room for, and that have not come yet.
+    pub(crate) promised: usize,
 }
 
 impl Subscription {
-    /// The room for one of its streams.
-    pub(crate) fn share(&self) -> usize {
-        if self.room == 0 { 0 } else { (self.room / self.streams.max(1)).max(1) }
+    /// The room for one of its streams, whose publisher was promised `mine`: its part of the whole queue,
+    /// if the others' promises leave as much. One frame there is always room for, so that a queue of fewer
+    /// frames than there are streams does not stand still.
+    pub(crate) fn share(&self, mine: usize) -> usize {
+        if self.room == 0 {
+            return 0;
+        }
+        let left = self.room.saturating_sub(self.promised.saturating_sub(mine));
+        (self.config.queue / self.streams.max(1)).min(left).max(1)
     }
 }
 

@@ -104,6 +104,8 @@ pub struct Status {
     pub next: u64,
     /// The first sequence that the subscriber has no room for.
     pub edge: u64,
+    /// Frames of the stream that it gave up.
+    pub lost: u64,
     /// The heartbeat's stamp that is echoed, if one was heard.
     pub echo: Option<u32>,
     /// How long the echo was held, in microseconds.
@@ -248,6 +250,7 @@ mod tests {
             name: "n".repeat(MAX_NAME),
             next: u64::MAX,
             edge: u64::MAX,
+            lost: u64::MAX,
             echo: Some(u32::MAX),
             held_us: u32::MAX,
             headroom: u32::MAX,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use qcast_proto::addr::{Sequence, StreamId};
+use qcast_proto::addr::Sequence;
 use qcast_proto::time::Instant;
 use qcast_proto::wire::frame::FrameKind;
 
@@ -66,20 +66,18 @@ pub(crate) struct Burst {
 
 /// A datagram on its way to one receiver.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight<'a> {
+pub(crate) struct Flight {
     pub(crate) now: Instant,
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) multicast: bool,
     pub(crate) kind: FrameKind,
-    pub(crate) stream: StreamId,
     pub(crate) sequence: Sequence,
     /// Whether a frame of a stream is sent again.
     pub(crate) repair: bool,
-    pub(crate) bytes: &'a [u8],
 }
 
-impl Flight<'_> {
+impl Flight {
     pub(crate) fn is_data(&self) -> bool {
         matches!(self.kind, FrameKind::Data | FrameKind::Fragment)
     }
@@ -91,7 +89,7 @@ impl Flight<'_> {
 }
 
 /// Says whether a datagram is lost.
-pub(crate) type Rule = Box<dyn FnMut(&Flight<'_>) -> bool>;
+pub(crate) type Rule = Box<dyn FnMut(&Flight) -> bool>;
 
 /// What was sent and lost, over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,8 @@ use crate::truth::{Content, Truth};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) at: Instant,
+    /// The input of the node that it is an answer to.
+    pub(crate) input: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
     pub(crate) cause: LossCause,
@@ -104,7 +106,8 @@ impl Follow {
         self.newest = Some(message).max(self.newest);
     }
 
-    pub(crate) fn take_lost(&mut self, now: Instant, first: u64, last: u64, cause: LossCause) {
+    pub(crate) fn take_lost(&mut self, lost: Lost) {
+        let Lost { input, first, last, cause, .. } = lost;
         let truth = self.truth.clone();
         let truth = truth.borrow();
         assert!(first <= last && last < truth.sent, "{first}..={last} of {} lost", truth.sent);
@@ -118,13 +121,13 @@ impl Follow {
         if let Some(previous) = self.lost.last()
             && (self.after_loss || self.reliability == Reliability::Unordered)
         {
-            let adjoins = previous.last + 1 == first && previous.at == now;
+            let adjoins = previous.last + 1 == first && previous.input == input;
             assert!(
                 !adjoins || previous.cause != cause,
                 "one gap told in two: {previous:?} {first}"
             );
         }
-        self.lost.push(Lost { at: now, first, last, cause });
+        self.lost.push(lost);
         self.pass(&truth, first, last);
         self.after_loss = true;
     }

@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     /// Its clock is ahead of the world's: no two nodes agree on the time.
     pub(crate) clock_ahead: Duration,
     pub(crate) repaired: Vec<Duration>,
+    /// Counts what the node was given: what it says in answer to one thing belongs together.
+    pub(crate) inputs: u64,
 }
 
 /// Whether a machine does anything.
@@ -92,6 +94,7 @@ impl Machine {
             control,
             clock_ahead,
             repaired: Vec::new(),
+            inputs: 0,
         }
     }
 
@@ -132,7 +135,8 @@ impl Machine {
                     self.subscriber(subscriber).push_message(key, sequence, message);
                 }
                 Event::Notice { subscriber, notice } => {
-                    self.subscriber(subscriber).push_notice(notice);
+                    let inputs = self.inputs;
+                    self.subscriber(subscriber).push_notice(notice, inputs);
                 }
                 Event::Publisher { publisher, event } => {
                     let at = self.publishers.iter().position(|p| p.id == publisher);

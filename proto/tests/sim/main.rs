@@ -15,6 +15,10 @@ mod subscriber;
 mod truth;
 mod world;
 
+mod flow;
+mod fragments;
+mod kinds;
+mod lifecycle;
 mod loss;
 mod naks;
 mod retention;

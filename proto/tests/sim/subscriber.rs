@@ -12,7 +12,7 @@ use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamKey, Subscrib
 use qcast_proto::time::Instant;
 
 use crate::buffers::{Received, Slot};
-use crate::follow::Follow;
+use crate::follow::{Follow, Lost};
 use crate::truth::{Library, Truth};
 
 /// How fast an application takes what waits for it.
@@ -30,7 +30,8 @@ pub(crate) enum Appetite {
 enum Item {
     Frame(StreamKey, Sequence, Received),
     Message(StreamKey, Sequence, Vec<u8>),
-    Notice(Notice),
+    /// And the number of the input that it is an answer to.
+    Notice(Notice, u64),
 }
 
 /// A subscription and its application.
@@ -90,8 +91,8 @@ impl Subscriber {
         self.queue.push_back(Item::Message(key, sequence, message));
     }
 
-    pub(crate) fn push_notice(&mut self, notice: Notice) {
-        self.queue.push_back(Item::Notice(notice));
+    pub(crate) fn push_notice(&mut self, notice: Notice, input: u64) {
+        self.queue.push_back(Item::Notice(notice, input));
     }
 
     /// A full queue drops its oldest frame, and says so; a latest-only one keeps the newest alone.
@@ -100,12 +101,12 @@ impl Subscriber {
             return;
         }
         self.overflows += 1;
-        let oldest = self.queue.iter().position(|i| !matches!(i, Item::Notice(_)));
+        let oldest = self.queue.iter().position(|i| !matches!(i, Item::Notice(..)));
         let at = oldest.expect("frames wait");
         let (key, first, last) = match &self.queue[at] {
             Item::Frame(key, s, _) => (*key, *s, *s),
             Item::Message(key, s, m) => (*key, self.first_of(*key, *s, m), *s),
-            Item::Notice(_) => unreachable!("it was no notice"),
+            Item::Notice(..) => unreachable!("it was no notice"),
         };
         self.frames -= 1;
         let cause = LossCause::QueueFull;
@@ -114,7 +115,7 @@ impl Subscriber {
             return;
         }
         // Neighbours make one event.
-        if let Some(Item::Notice(Notice::Lost { key: k, last: l, cause: c, .. })) =
+        if let Some(Item::Notice(Notice::Lost { key: k, last: l, cause: c, .. }, _)) =
             at.checked_sub(1).and_then(|at| self.queue.get_mut(at))
             && (*k, l.next(), *c) == (key, first, cause)
         {
@@ -122,7 +123,8 @@ impl Subscriber {
             self.queue.remove(at);
             return;
         }
-        self.queue[at] = Item::Notice(Notice::Lost { key, first, last, cause });
+        let dropped = self.overflows | 1 << 63;
+        self.queue[at] = Item::Notice(Notice::Lost { key, first, last, cause }, dropped);
     }
 
     fn first_of(&self, key: StreamKey, last: Sequence, message: &[u8]) -> Sequence {
@@ -158,8 +160,8 @@ impl Subscriber {
                     self.frames -= 1;
                     self.follow(key).take_message(sequence.0, &message);
                 }
-                Item::Notice(notice) => {
-                    self.take_notice(now, notice);
+                Item::Notice(notice, input) => {
+                    self.take_notice(now, notice, input);
                     continue;
                 }
             }
@@ -223,7 +225,7 @@ impl Subscriber {
         assert!(self.follows.insert(key, follow).is_none(), "{key:?} joined twice");
     }
 
-    fn take_notice(&mut self, now: Instant, notice: Notice) {
+    fn take_notice(&mut self, now: Instant, notice: Notice, input: u64) {
         match &notice {
             Notice::Joined(info) => {
                 self.join(info.key);
@@ -231,7 +233,8 @@ impl Subscriber {
                 assert_eq!(follow.truth.borrow().topic, info.topic);
             }
             Notice::Lost { key, first, last, cause } => {
-                self.follow(*key).take_lost(now, first.0, last.0, *cause);
+                let lost = Lost { at: now, input, first: first.0, last: last.0, cause: *cause };
+                self.follow(*key).take_lost(lost);
             }
             Notice::PublisherClosed(info) => {
                 let follow = self.follow(info.key);

@@ -222,12 +222,8 @@ impl World {
     }
 
     /// Adds a rule that drops datagrams.
-    pub(crate) fn rule(&mut self, rule: impl FnMut(&Flight<'_>) -> bool + 'static) {
+    pub(crate) fn rule(&mut self, rule: impl FnMut(&Flight) -> bool + 'static) {
         self.rules.push(Box::new(rule));
-    }
-
-    pub(crate) fn clear_rules(&mut self) {
-        self.rules.clear();
     }
 
     pub(crate) fn limit_receives(&mut self, machine: usize, srq: Srq) {
@@ -466,6 +462,8 @@ impl World {
         let m = &mut self.machines[to];
         let clock = m.clock(self.now);
         m.node.handle_datagram(clock, m.group, from, multicast, frame);
+        m.inputs += 1;
+        m.drain_events(self.now);
     }
 
     /// What an engine does after inputs.
@@ -477,6 +475,7 @@ impl World {
         let m = &mut self.machines[index];
         let clock = m.clock(now);
         m.node.handle_timeout(clock);
+        m.inputs += 1;
         loop {
             let m = &mut self.machines[index];
             let mut acted = m.drain_events(now);
@@ -531,10 +530,8 @@ impl World {
             to: from,
             multicast: to == To::Group,
             kind: header.kind,
-            stream: header.stream,
             sequence: header.sequence,
             repair: false,
-            bytes: &bytes,
         };
         if flight.is_data() {
             let key = StreamKey { session: header.session, stream: header.stream };
@@ -565,7 +562,7 @@ impl World {
     }
 
     /// Takes a datagram to one receiver, or loses it.
-    fn carry(&mut self, address: PeerAddr, flight: Flight<'_>, bytes: &Rc<[u8]>) {
+    fn carry(&mut self, address: PeerAddr, flight: Flight, bytes: &Rc<[u8]>) {
         let (from, to, kind) = (flight.from, flight.to, flight.kind as usize);
         let departs = flight.now;
         for _ in 0..self.fabric.copies {
@@ -595,7 +592,7 @@ impl World {
         }
     }
 
-    fn is_lost(&mut self, flight: &Flight<'_>) -> bool {
+    fn is_lost(&mut self, flight: &Flight) -> bool {
         if flight.from == flight.to {
             return false;
         }
