@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-use qcast_proto::addr::{Gid, Psn, QKey};
+use qcast_proto::addr::{Gid, QKey};
 use qcast_proto::node::{FrameToken, GroupId, Node};
-use qcast_proto::qp::{QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
+use qcast_proto::qp::QpState;
 use qcast_proto::time::Instant;
 
 use super::Engine;
 use super::ah_cache::AhCache;
 use super::lease::Lease;
+use super::recovery::{Recovery, bring_up};
 use crate::device::{AhId, Device, DeviceError, QpId, SendBuf, SendWr};
 
 /// What a group is on the wire.
@@ -30,6 +31,8 @@ pub(super) struct EngineGroup {
     pub(super) queue: VecDeque<SendWr>,
     /// Whether the last post was refused, and that was logged.
     pub(super) refused: bool,
+    /// How its queue pair comes back.
+    pub(super) recovery: Recovery,
 }
 
 /// A join on its way.
@@ -108,8 +111,17 @@ impl Engine {
         let address = self.address(qp);
         let id = self.node.join(&setup.name, address);
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
-        self.groups
-            .insert(id, EngineGroup { setup, qp, ah, queue: VecDeque::new(), refused: false });
+        self.groups.insert(
+            id,
+            EngineGroup {
+                setup,
+                qp,
+                ah,
+                queue: VecDeque::new(),
+                refused: false,
+                recovery: Recovery::default(),
+            },
+        );
         self.joined.push((ticket, Ok(id)));
     }
 
@@ -147,34 +159,6 @@ impl Engine {
         discard(&mut *self.device, g.qp);
         tracing::info!(group = g.setup.name, "left");
     }
-
-    /// Brings a queue pair back that a fault took out of RTS, by the cheapest legal walk.
-    pub(super) fn recover(&mut self, qp: QpId, state: QpState) {
-        let Some(g) = self.groups.values().find(|g| g.qp == qp) else { return };
-        tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back");
-        if let Err(error) = bring_up(&mut *self.device, qp, state, g.setup.qkey) {
-            tracing::error!(group = g.setup.name, %error, "the QP could not be brought back");
-        }
-    }
-}
-
-/// Walks a queue pair to RTS from where it is.
-fn bring_up(
-    device: &mut dyn Device,
-    qp: QpId,
-    from: QpState,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let setup =
-        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
-    let path = if from == QpState::Err { reset_walk(from) } else { walk_to_rts(from) };
-    for hop in path.hops(QpType::Ud) {
-        let attrs: QpAttrs = setup
-            .attrs(hop.from, hop.to)
-            .expect("every hop of a walk is a legal step of a UD queue pair");
-        device.modify_qp(qp, &attrs)?;
-    }
-    Ok(())
 }
 
 fn discard(device: &mut dyn Device, qp: QpId) {

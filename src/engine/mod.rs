@@ -8,6 +8,7 @@ mod ah_cache;
 mod group;
 pub(crate) mod lease;
 pub(crate) mod outlet;
+mod recovery;
 mod repair_times;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -381,7 +382,9 @@ impl Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let joining = self.joining.iter().map(|j| j.deadline).min();
-        [self.node.poll_timeout(), self.device.next_deadline(), joining].into_iter().flatten().min()
+        let recovery = self.recovery_due();
+        let others = [self.node.poll_timeout(), self.device.next_deadline()];
+        others.into_iter().chain([joining, recovery]).flatten().min()
     }
 
     fn take_completions(&mut self, now: Instant) -> bool {
@@ -514,16 +517,23 @@ impl Engine {
             self.route(now, t.group, t.to, t.frame, t.token);
         }
         let mut stuck = false;
+        let mut faults = Vec::new();
         for g in self.groups.values_mut() {
             if g.queue.is_empty() {
                 continue;
             }
-            if let Err(error) = self.device.post_send(g.qp, &mut g.queue) {
-                g.refuse_front(&error, &mut self.ah, &mut self.node);
-                stuck = true;
-            } else {
-                g.refused = false;
+            match self.device.post_send(g.qp, &mut g.queue) {
+                Ok(()) => g.refused = false,
+                // Waiting for the queue pair to come back, or for its owner to wake it.
+                Err(DeviceError::NotReady(state)) => faults.push((g.qp, state)),
+                Err(error) => {
+                    g.refuse_front(&error, &mut self.ah, &mut self.node);
+                    stuck = true;
+                }
             }
+        }
+        for (qp, state) in faults {
+            self.fault(now, qp, state);
         }
         budget == 0 || stuck
     }
@@ -656,13 +666,14 @@ impl Engine {
                     tracing::debug!(%error, "an address did not resolve");
                     self.ah.unresolved(now, ah);
                 }
-                DeviceEvent::QpFault { qp, state } => self.recover(qp, state),
+                DeviceEvent::QpFault { qp, state } => self.fault(now, qp, state),
                 DeviceEvent::PortChanged => self.port_changed(now),
                 DeviceEvent::SrqLimit => self.refill(),
                 DeviceEvent::Lost => tracing::error!("the device is gone"),
             }
         }
         self.expire_joins(now);
+        self.recover(now);
     }
 
     /// The address that peers reach a queue pair of this node by.

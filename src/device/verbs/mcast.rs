@@ -68,15 +68,13 @@ impl CmChannel {
             let code = unsafe { sys::rdma_get_cm_event(self.raw.as_ptr(), &mut event) };
             let event = NonNull::new(event).filter(|_| code == 0)?;
             // SAFETY: the event was just taken and not acknowledged, so it is there.
-            let (id, kind, status) = {
-                let event = unsafe { event.as_ref() };
-                (event.id.addr(), event.event, event.status)
-            };
+            let seen = unsafe { event.as_ref() };
+            let (id, kind, status) = (seen.id.addr(), seen.event, seen.status);
             // The type decides: an error can come with status 0.
             let result = match kind {
                 sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN => {
                     // SAFETY: as above; the event of a UD id has this member.
-                    Some(Ok(unsafe { event.as_ref().param.ud.ah_attr }))
+                    Some(Ok(unsafe { seen.param.ud.ah_attr }))
                 }
                 sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_ERROR => {
                     Some(Err(refusal(status)))

@@ -190,10 +190,10 @@ impl VerbsDevice {
         let at = at.ok_or(DeviceError::NoSuch("membership of this queue pair in this group"))?;
         if let State::Joined { ah, mlid } = self.memberships[at].state {
             let found = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
-            if let Err(error) = mcast::detach(found, mgid, mlid) {
-                if ret::errno(&error) != Some(libc::EIO) {
-                    return Err(error);
-                }
+            if let Err(error) = mcast::detach(found, mgid, mlid)
+                && ret::errno(&error) != Some(libc::EIO)
+            {
+                return Err(error);
             }
             found.attached -= 1;
             self.ahs.retire(ah);

@@ -137,7 +137,7 @@ mod tests {
         grh[36..40].copy_from_slice(&[239, 1, 2, 3]);
         assert_eq!(read_grh(&grh, true), (Ipv4Addr::new(10, 9, 0, 1).into(), true));
         grh[36..40].copy_from_slice(&[10, 9, 0, 2]);
-        assert_eq!(read_grh(&grh, true).1, false);
+        assert!(!read_grh(&grh, true).1);
         let (from, to): (std::net::Ipv6Addr, std::net::Ipv6Addr) =
             ("2001:db8::1".parse().unwrap(), "ff15::7".parse().unwrap());
         grh[8..24].copy_from_slice(&from.octets());

@@ -131,17 +131,16 @@ impl Posted {
         self.wrs.clear();
         self.sges.clear();
         let mut keys = [0; BATCH];
-        for (at, buf) in bufs.iter_mut().rev().take(count).enumerate() {
+        for buf in bufs.iter_mut().rev().take(count) {
             let (addr, len, lkey) = buf.registered(owner).ok_or(DeviceError::Unregistered)?;
             self.sges.push(sys::ibv_sge { addr: addr as u64, length: len, lkey });
-            keys[at] = at;
         }
         // From here on nothing can fail before the post.
-        for at in 0..count {
+        for key in &mut keys[..count] {
             let buf = bufs.pop().expect("as many as `count` are there");
-            keys[at] = self.bufs.insert(buf);
+            *key = self.bufs.insert(buf);
             let mut wr = sys::ibv_recv_wr::zeroed();
-            wr.wr_id = keys[at] as u64;
+            wr.wr_id = *key as u64;
             wr.num_sge = 1;
             self.wrs.push(wr);
         }
