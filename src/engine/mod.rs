@@ -652,7 +652,9 @@ impl Engine {
         }
         self.reported = now;
         for s in self.subscribers.values() {
-            s.outlet.report.lock().streams = self.node.streams(s.group);
+            let streams = self.node.streams(s.group);
+            s.outlet.streams.store(streams.len() as u64, Ordering::Relaxed);
+            s.outlet.report.lock().streams = streams;
         }
     }
 

@@ -1,4 +1,12 @@
 //! The public API from end to end, in real time, on loopback.
 
+#[cfg(feature = "async")]
+mod asynchronous;
+mod delivery;
+mod flow;
+mod groups;
+mod lifecycle;
+mod manual;
+mod messages;
 mod rig;
 mod stress;
