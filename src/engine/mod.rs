@@ -489,6 +489,9 @@ impl Engine {
             budget -= 1;
             self.route(now, t.group, t.to, t.frame, t.token);
         }
+        if !self.device.port().active {
+            return false;
+        }
         let mut stuck = false;
         let mut faults = Vec::new();
         for g in self.groups.values_mut() {
@@ -654,6 +657,9 @@ impl Engine {
 
     fn port_changed(&mut self, now: Instant) {
         self.ah.flush(&mut *self.device);
+        if self.device.port().active {
+            self.groups.values_mut().for_each(|g| g.recovery.restart(now));
+        }
         let groups: Vec<(GroupId, QpId)> = self.groups.iter().map(|(id, g)| (*id, g.qp)).collect();
         for (id, qp) in groups {
             let address = self.address(qp);

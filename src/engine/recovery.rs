@@ -5,6 +5,9 @@
 //! walk; when faults follow each other, tries are put off, each twice as long as the one before, and after
 //! [`MAX_ATTEMPTS`] the queue pair is given up with its first cause. Sends wait in the group's queue
 //! meanwhile. What was posted comes back as flushed, and is repaired if it is missed.
+//!
+//! While the port is down nothing is posted and nothing tried: on Soft-RoCE every send would take its queue pair to
+//! ERR again. When it is up all begin anew.
 
 use qcast_proto::addr::{Psn, QKey};
 use qcast_proto::qp::{QpState, QpType, UdSetup, reset_walk, walk_to_rts};
@@ -58,6 +61,12 @@ impl Recovery {
         true
     }
 
+    /// The port is up again: what failed until then says nothing of what is to come.
+    pub(super) fn restart(&mut self, now: Instant) {
+        let unfinished = self.given_up || self.due.is_some();
+        *self = Self { due: unfinished.then_some(now), ..Self::default() };
+    }
+
     /// Whether a try is due; it counts as made.
     fn take_due(&mut self, now: Instant) -> bool {
         if self.due.is_none_or(|due| due > now) {
@@ -100,6 +109,9 @@ impl Engine {
 
     /// Tries what is due.
     pub(super) fn recover(&mut self, now: Instant) {
+        if !self.device.port().active {
+            return;
+        }
         for g in self.groups.values_mut() {
             if !g.recovery.take_due(now) {
                 continue;
@@ -122,6 +134,9 @@ impl Engine {
 
     /// When the next try is due.
     pub(super) fn recovery_due(&self) -> Option<Instant> {
+        if !self.device.port().active {
+            return None;
+        }
         self.groups.values().filter_map(|g| g.recovery.due()).min()
     }
 }
@@ -198,6 +213,17 @@ mod tests {
         assert_eq!(recovery.given_up(), Some("LOC_LEN"));
         assert!(!recovery.fault(now, "flushed"));
         assert!(!recovery.take_due(at(1_000_000)));
+    }
+
+    #[test]
+    fn a_port_that_is_up_again_is_a_new_chance() {
+        let mut recovery =
+            Recovery { given_up: true, attempts: MAX_ATTEMPTS, ..Recovery::default() };
+        recovery.restart(at(9));
+        assert_eq!((recovery.due(), recovery.attempts), (Some(at(9)), 0));
+        let mut sound = Recovery::default();
+        sound.restart(at(9));
+        assert_eq!(sound.due(), None);
     }
 
     #[test]
