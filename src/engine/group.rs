@@ -10,7 +10,7 @@ use qcast_proto::time::Instant;
 use super::Engine;
 use super::ah_cache::AhCache;
 use super::lease::Lease;
-use super::recovery::{Recovery, bring_up};
+use super::recovery::{Recovery, Walk};
 use crate::device::{AhId, Device, DeviceError, QpId, SendBuf, SendWr};
 
 /// What a group is on the wire.
@@ -86,8 +86,15 @@ impl Engine {
         deadline: Instant,
     ) -> Result<u64, DeviceError> {
         let qp = self.device.create_qp()?;
-        let started = bring_up(&mut *self.device, qp, QpState::Reset, setup.qkey)
-            .and_then(|()| self.device.join(qp, setup.mgid));
+        let mut walk = Walk {
+            device: &mut *self.device,
+            journal: &mut self.journal,
+            qp,
+            group: &setup.name,
+            qkey: setup.qkey,
+        };
+        let walked = walk.walk_to_rts(QpState::Reset);
+        let started = walked.and_then(|()| self.device.join(qp, setup.mgid));
         if let Err(error) = started {
             discard(&mut *self.device, qp);
             return Err(error);

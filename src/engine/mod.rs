@@ -6,6 +6,7 @@
 
 mod ah_cache;
 mod group;
+pub mod journal;
 pub(crate) mod lease;
 pub(crate) mod outlet;
 mod recovery;
@@ -32,6 +33,7 @@ pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
+use journal::Journal;
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
 pub use repair_times::RepairTimes;
@@ -90,6 +92,7 @@ pub struct Engine {
     reported: Instant,
     repair_times: RepairTimes,
     max_frame: usize,
+    journal: Journal,
 }
 
 struct Publisher {
@@ -190,6 +193,7 @@ impl Engine {
             reported: now,
             repair_times: RepairTimes::default(),
             max_frame,
+            journal: Journal::default(),
         })
     }
 
@@ -201,6 +205,16 @@ impl Engine {
     /// The device, to be configured or disturbed.
     pub fn device_mut(&mut self) -> &mut dyn Device {
         &mut *self.device
+    }
+
+    /// The journal of queue pairs.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The journal, to be set up.
+    pub(crate) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
     }
 
     /// The node's description.
@@ -345,6 +359,7 @@ impl Engine {
 
     /// Does what there is to do, in bounded steps.
     pub fn turn(&mut self, now: Instant) -> Turn {
+        self.journal.set_now(now);
         self.device.advance(now);
         self.take_device_events(now);
         let mut more = self.take_completions(now);

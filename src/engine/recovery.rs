@@ -10,10 +10,11 @@
 //! ERR again. When it is up all begin anew.
 
 use qcast_proto::addr::{Psn, QKey};
-use qcast_proto::qp::{QpState, QpType, UdSetup, reset_walk, walk_to_rts};
+use qcast_proto::qp::{Path, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
+use super::journal::Journal;
 use crate::device::{Device, DeviceError, QpId};
 
 /// How far a queue pair's recovery is.
@@ -119,7 +120,11 @@ impl Engine {
             let device = &mut *self.device;
             let back = match device.query_qp(g.qp) {
                 Ok(info) if info.state == QpState::Rts => Ok(()),
-                Ok(info) => bring_up(device, g.qp, info.state, g.setup.qkey),
+                Ok(info) => {
+                    let (journal, group) = (&mut self.journal, g.setup.name.as_str());
+                    Walk { device, journal, qp: g.qp, group, qkey: g.setup.qkey }
+                        .walk_to_rts(info.state)
+                }
                 Err(error) => Err(error),
             };
             match back {
@@ -141,39 +146,40 @@ impl Engine {
     }
 }
 
-/// Walks a queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
-pub(super) fn bring_up(
-    device: &mut dyn Device,
-    qp: QpId,
-    from: QpState,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let cheapest = walk(device, qp, walk_to_rts(from), qkey);
-    match cheapest {
-        Err(error) if from != QpState::Reset => {
-            tracing::debug!(%error, "the cheapest walk failed; trying through RESET");
-            let held = device.query_qp(qp)?.state;
-            walk(device, qp, reset_walk(held), qkey)
-        }
-        other => other,
-    }
+/// What a walk needs to know of a group's queue pair.
+pub(super) struct Walk<'a> {
+    pub(super) device: &'a mut dyn Device,
+    pub(super) journal: &'a mut Journal,
+    pub(super) qp: QpId,
+    pub(super) group: &'a str,
+    pub(super) qkey: QKey,
 }
 
-fn walk(
-    device: &mut dyn Device,
-    qp: QpId,
-    path: qcast_proto::qp::Path,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let setup =
-        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
-    for hop in path.hops(QpType::Ud) {
-        let attrs = setup
-            .attrs(hop.from, hop.to)
-            .expect("every hop of a walk is a legal step of a UD queue pair");
-        device.modify_qp(qp, &attrs)?;
+impl Walk<'_> {
+    /// Walks the queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
+    pub(super) fn walk_to_rts(&mut self, from: QpState) -> Result<(), DeviceError> {
+        match self.along(&walk_to_rts(from)) {
+            Err(error) if from != QpState::Reset => {
+                tracing::debug!(%error, "the cheapest walk failed; trying through RESET");
+                let held = self.device.query_qp(self.qp)?.state;
+                self.along(&reset_walk(held))
+            }
+            other => other,
+        }
     }
-    Ok(())
+
+    fn along(&mut self, path: &Path) -> Result<(), DeviceError> {
+        let port = self.device.port().port;
+        let qkey = self.qkey.into();
+        let setup = UdSetup { pkey_index: 0, port, qkey, sq_psn: Psn::new(0) };
+        for hop in path.hops(QpType::Ud) {
+            let attrs = setup
+                .attrs(hop.from, hop.to)
+                .expect("every hop of a walk is a legal step of a UD queue pair");
+            self.journal.modify(self.device, self.qp, self.group, hop.from, &attrs)?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
