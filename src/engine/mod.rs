@@ -6,6 +6,7 @@
 
 mod ah_cache;
 mod group;
+pub mod journal;
 pub(crate) mod lease;
 pub(crate) mod outlet;
 mod recovery;
@@ -34,6 +35,7 @@ pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
+use journal::Journal;
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
 pub use recovery::RecoveryStats;
@@ -100,6 +102,7 @@ pub struct Engine {
     /// Sends that were flushed, to be posted again.
     flushed: Vec<(GroupId, SendWr)>,
     max_frame: usize,
+    journal: Journal,
 }
 
 struct Publisher {
@@ -205,6 +208,7 @@ impl Engine {
             recovery: RecoveryStats::default(),
             flushed: Vec::new(),
             max_frame,
+            journal: Journal::default(),
         })
     }
 
@@ -216,6 +220,16 @@ impl Engine {
     /// The device, to be configured or disturbed.
     pub fn device_mut(&mut self) -> &mut dyn Device {
         &mut *self.device
+    }
+
+    /// The journal of queue pairs.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The journal, to be set up.
+    pub(crate) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
     }
 
     /// The node's description.
@@ -370,6 +384,7 @@ impl Engine {
 
     /// Does what there is to do, in bounded steps.
     pub fn turn(&mut self, now: Instant) -> Turn {
+        self.journal.set_now(now);
         self.device.advance(now);
         self.take_device_events(now);
         let mut more = self.take_completions(now);

@@ -15,7 +15,7 @@ use qcast_proto::qp::QpState;
 use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
-use super::group::{EngineGroup, Joining, bring_up};
+use super::group::{EngineGroup, Joining, Walk};
 use crate::device::{AhId, DeviceError, QpId};
 
 /// A queue pair's way back.
@@ -139,7 +139,8 @@ impl Engine {
             self.recovery.faults += 1;
             tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back");
         }
-        match bring_up(&mut *self.device, g.qp, state, g.setup.qkey) {
+        let (device, journal) = (&mut *self.device, &mut self.journal);
+        match (Walk { device, journal, qp: g.qp, setup: &g.setup }).to_rts(state) {
             Ok(()) => {
                 self.recovery.walks += 1;
                 g.recovery.back(now);

@@ -48,6 +48,10 @@ impl Qp {
                 let attempt = accepted.step.attempt();
                 return Err(ModifyError::from(PrecheckError::PrivilegedQkey { attempt }).into());
             }
+            // Until the sends that were begun are finished Soft-RoCE lets a queue pair in SQD go to ERR alone.
+            Err(_) if held == QpState::Sqd && self.is_draining()? => {
+                return Err(DeviceError::Busy("a queue pair in SQD whose sends are not finished"));
+            }
             Err(DeviceError::Os { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
                 let (attempt, passed) = (accepted.step.attempt(), accepted.passed);
                 return Err(DeviceError::ModifyRefused { attempt, passed, source });
@@ -78,6 +82,21 @@ impl Qp {
 
     /// Asks the device for the state and the key.
     pub(super) fn query(&mut self) -> Result<QpInfo, DeviceError> {
+        let attr = self.query_raw()?;
+        let state = QpState::from_raw(attr.qp_state).map_err(|_| DeviceError::Os {
+            call: "ibv_query_qp (a state that is none of the seven)",
+            source: std::io::Error::from_raw_os_error(libc::EINVAL),
+        })?;
+        self.state = state;
+        Ok(QpInfo { state, qkey: attr.qkey })
+    }
+
+    /// Whether sends that were begun before it came to SQD are not finished yet.
+    pub(super) fn is_draining(&mut self) -> Result<bool, DeviceError> {
+        Ok(self.query_raw()?.sq_draining != 0)
+    }
+
+    fn query_raw(&mut self) -> Result<sys::ibv_qp_attr, DeviceError> {
         let mut attr = sys::ibv_qp_attr::zeroed();
         let mut init = sys::ibv_qp_init_attr::zeroed();
         let mask = sys::ibv_qp_attr_mask::IBV_QP_STATE | sys::ibv_qp_attr_mask::IBV_QP_QKEY;
@@ -85,12 +104,7 @@ impl Qp {
         let code =
             unsafe { sys::ibv_query_qp(self.as_ptr(), &mut attr, mask.0 as c_int, &mut init) };
         ret::returned("ibv_query_qp", code)?;
-        let state = QpState::from_raw(attr.qp_state).map_err(|_| DeviceError::Os {
-            call: "ibv_query_qp (a state that is none of the seven)",
-            source: std::io::Error::from_raw_os_error(libc::EINVAL),
-        })?;
-        self.state = state;
-        Ok(QpInfo { state, qkey: attr.qkey })
+        Ok(attr)
     }
 }
 

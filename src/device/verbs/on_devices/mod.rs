@@ -1,6 +1,8 @@
 //! Tests that need devices, named by `QCAST_TEST_DEVICES` (`rxe0,rxe1`; the first and the last are used): what is
 //! beside the contract's suite. `scripts/test vm` runs them.
 
+mod stream;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
@@ -76,6 +78,10 @@ fn raw_walk(device: &mut VerbsDevice, kind: QpType, to: QpState) -> QpId {
         let qp = device.qps.get_mut(id.0).unwrap();
         qp.modify_raw(&mut raw, required.bits() as i32)
             .unwrap_or_else(|error| panic!("{kind} {}->{}: {error}", hop.from, hop.to));
+        // While it drains only ERR is accepted.
+        while hop.to == QpState::Sqd && qp.is_draining().unwrap() {
+            std::thread::yield_now();
+        }
     }
     id
 }
