@@ -7,6 +7,8 @@
 //! leave a mark that is seen before anybody sleeps.
 
 mod clock;
+#[cfg(test)]
+mod interleavings;
 mod poller;
 mod seat;
 

@@ -1,4 +1,5 @@
 //! The public API from end to end, in real time, on loopback.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 #[cfg(feature = "async")]
 mod asynchronous;

@@ -18,10 +18,9 @@ fn one_thread_drives_both_ends() {
     let (mut sent, mut received) = (0u64, 0u64);
     while received < 2000 {
         assert!(now() < deadline, "{received} of {sent}");
-        if publisher.stats().receivers == 1 && sent < 2000 {
-            if publisher.try_send(&numbered(sent, 700)).is_ok() {
-                sent += 1;
-            }
+        let may_send = publisher.stats().receivers == 1 && sent < 2000;
+        if may_send && publisher.try_send(&numbered(sent, 700)).is_ok() {
+            sent += 1;
         }
         ours.poll(Duration::ZERO).unwrap();
         subscriber.poll(64, |incoming| {
