@@ -29,6 +29,7 @@ fn implosion(seed: u64, group: usize) -> (u64, u64) {
 }
 
 /// Case 96.
+/// R-NAK-2, R-REPAIR-2.
 #[test]
 fn a_hundred_that_lose_the_same_frame_ask_a_few_times() {
     let total = Rc::new(Cell::new((0, 0, 0)));
@@ -90,6 +91,7 @@ fn a_swap_of_neighbours_is_not_asked_for() {
 }
 
 /// Case 99: the way of repairs is dead.
+/// R-NAK-5, R-LOSS-1.
 #[test]
 fn one_frame_is_not_asked_for_for_ever() {
     each_seed(|seed| {
@@ -126,6 +128,7 @@ fn a_publisher_that_hears_nothing_is_not_asked_for_ever() {
 }
 
 /// Case 107: the only message is lost, and so is the whole of what was sent after it for a while.
+/// R-HEARTBEAT-1, R-HEARTBEAT-4.
 #[test]
 fn the_last_message_is_recovered_soon() {
     each_seed(|seed| {
@@ -143,6 +146,7 @@ fn the_last_message_is_recovered_soon() {
 }
 
 /// All gaps of a window go in few datagrams.
+/// R-NAK-3.
 #[test]
 fn all_gaps_go_in_one_request() {
     each_seed(|seed| {
