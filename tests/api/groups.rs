@@ -67,6 +67,7 @@ fn pa_key(subscriber: &qcast::Subscriber) -> QKey {
     subscriber.group().qkey()
 }
 
+/// R-ID-1.
 #[test]
 fn domains_do_not_hear_each_other() {
     let group = unique("domains");

@@ -156,6 +156,7 @@ impl<T, R: RxFrame> Group<T, R> {
         }
     }
 
+    /// Requirements: `R-ID-1`, `R-ID-5`, `R-FRAME-2`.
     pub(super) fn handle_datagram(&mut self, input: &mut Input<'_, R>, frame: R) {
         let checked = match Frame::new_checked(frame.bytes()) {
             Ok(checked) => checked,
@@ -379,6 +380,7 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     /// The stream that a frame of its publisher belongs to; a new one if it was not known.
+    /// Requirements: `R-SPOOF-2`.
     fn stream(
         &mut self,
         input: &Input<'_, R>,
@@ -420,6 +422,7 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     /// A description settles a stream at once; others wait for theirs, and only so many.
+    /// Requirements: `R-BOUND-1`.
     fn may_follow(&self, input: &Input<'_, R>, kind: FrameKind) -> bool {
         let of_peer = || self.streams.values().filter(|s| s.publisher == input.from);
         let unknown = || of_peer().filter(|s| matches!(s.phase, Phase::Unknown { .. })).count();

@@ -123,6 +123,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     }
 
     /// Takes part in a group, in which this node is reached at `address`.
+    /// Requirements: `R-ID-2`.
     pub fn join(&mut self, name: &str, address: PeerAddr) -> GroupId {
         let id = GroupId(self.id());
         let session = SessionId(self.rng.u64(..));
@@ -332,6 +333,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     }
 
     /// Notices that this node slept through what was due: others did not go silent, it did not listen.
+    /// Requirements: `R-SILENCE-3`.
     fn wake(&mut self, now: Instant) {
         let pause = now.saturating_since(self.last_turn);
         self.last_turn = now;

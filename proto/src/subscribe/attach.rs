@@ -107,6 +107,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// Detaches a subscription. Says whether it was the last one.
+    /// Requirements: `R-LEAVE-1`, `R-LEAVE-2`.
     pub(crate) fn detach(&mut self, subscriber: SubscriberId) -> bool {
         let before = self.attached.len();
         self.attached.retain(|a| a.subscriber != subscriber);

@@ -71,6 +71,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.finish(out);
     }
 
+    /// Requirements: `R-LOSS-2`.
     pub(crate) fn handle_gone(
         &mut self,
         now: Instant,
@@ -130,6 +131,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// What is due by now other than sending.
+    /// Requirements: `R-SILENCE-1`, `R-SILENCE-2`.
     pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) -> Fate {
         if let Phase::Unknown { queries, query_at, .. } = &self.phase {
             let over = *queries >= super::speak::MAX_QUERIES && *query_at <= now;

@@ -22,6 +22,7 @@ fn paced() -> Plan {
 }
 
 /// A publisher is ready when its own frame comes back, or else with its first subscriber.
+/// R-READY-1.
 #[test]
 fn readiness() {
     for echo in [true, false] {
@@ -43,6 +44,7 @@ fn readiness() {
 }
 
 /// A stream is closed once all have it: everybody is told, at both ends, and soon.
+/// R-CLOSE-1, R-CLOSE-3.
 #[test]
 fn a_stream_closes_in_good_order() {
     for loss in [0.0, 0.05, 0.3] {
@@ -81,6 +83,7 @@ fn a_stream_closes_in_good_order() {
 
 /// Whoever lacks something when the linger time is over is named; whoever is dead by then is not waited
 /// for.
+/// R-CLOSE-1, R-CLOSE-2, R-CLOSE-3.
 #[test]
 fn closing_names_the_unconfirmed() {
     each_seed(|seed| {
@@ -118,6 +121,7 @@ fn closing_alone_is_quick() {
 
 /// A subscriber leaves: the publisher knows at once, though its word be lost, and a late word of it does
 /// not bring it back.
+/// R-LEAVE-1.
 #[test]
 fn a_subscriber_leaves() {
     for lose in [false, true] {
@@ -152,6 +156,7 @@ fn a_subscriber_leaves() {
 }
 
 /// A subscription closes while others of its node stay.
+/// R-LEAVE-2.
 #[test]
 fn one_of_several_leaves() {
     each_seed(|seed| {
@@ -171,6 +176,7 @@ fn one_of_several_leaves() {
 }
 
 /// The publisher is killed: its subscribers are told in time, once.
+/// R-SILENCE-1, R-NAK-7.
 #[test]
 fn a_killed_publisher_is_missed_in_time() {
     each_seed(|seed| {
@@ -195,6 +201,7 @@ fn a_killed_publisher_is_missed_in_time() {
 
 /// Case 110, 125: another life of the publisher, at once or after a while. The old one's end is told
 /// before the new one's beginning, all new messages come, and late frames of the old life do not.
+/// R-RESTART-2, R-RESTART-3.
 #[test]
 fn a_publisher_restarts() {
     for pause in [Duration::from_millis(10), 5 * SECOND, 40 * SECOND] {
@@ -243,6 +250,7 @@ fn a_publisher_restarts() {
 }
 
 /// Case 112: a subscriber's words about the old life reach the new one.
+/// R-ID-5.
 #[test]
 fn stale_words_are_dropped() {
     each_seed(|seed| {
@@ -288,6 +296,7 @@ fn a_subscriber_restarts() {
 
 /// Case 117: everything is lost for ten seconds. The subscribers are told, nothing grows, and the stream
 /// goes on after it.
+/// R-SILENCE-1.
 #[test]
 fn ten_seconds_of_nothing() {
     each_seed(|seed| {
@@ -313,6 +322,7 @@ fn ten_seconds_of_nothing() {
 }
 
 /// A publisher is stopped for ten seconds, its receive queue kept or lost, and goes on.
+/// R-SILENCE-3, R-RTT-1.
 #[test]
 fn a_publisher_sleeps() {
     for keep in [true, false] {
@@ -341,6 +351,7 @@ fn a_publisher_sleeps() {
 }
 
 /// A subscriber is stopped for ten seconds: it is let go, comes back, and is told what it missed.
+/// R-SILENCE-3.
 #[test]
 fn a_subscriber_sleeps() {
     for keep in [true, false] {
@@ -387,6 +398,7 @@ fn a_sleeper_misses_the_dead_in_time() {
 }
 
 /// A node is reached elsewhere from now on, as after a port that went down and came up.
+/// R-MOVE-1.
 #[test]
 fn nodes_move() {
     for who in [0, 1] {
