@@ -17,6 +17,19 @@ use crate::subscriber::SubscriberBuilder;
 /// A joined group.
 ///
 /// A clone is another handle. The group is left when its last handle, publisher and subscriber is gone.
+/// Joining a group once more gives another member, with its own queue pair, that does not hear the first.
+///
+/// # Examples
+/// ```
+/// use qcast::{Node, QKey};
+///
+/// let node = Node::builder().open()?;
+/// let by_secret = node.group("inside").secret("between us").join()?;
+/// let by_key = node.group("outside").qkey(QKey::new_checked(0x1234)?).join()?;
+/// assert_ne!(by_secret.qkey(), by_key.qkey());
+/// println!("{} is at {}", by_secret.name(), by_secret.mgid());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Group {
     inner: Arc<Inner>,
@@ -142,15 +155,12 @@ impl GroupBuilder {
             runtime.engine().start_join(setup, deadline).map_err(JoinError::Device)?
         };
         let outcome = loop {
-            let mut engine = runtime.engine();
-            engine.turn(runtime.now());
-            if let Some(outcome) = engine.take_joined(ticket) {
+            runtime.turn_now();
+            if let Some(outcome) = runtime.engine().take_joined(ticket) {
                 break outcome;
             }
-            drop(engine);
             std::thread::sleep(Duration::from_millis(1));
         };
-        runtime.wake();
         let id = outcome.map_err(|failure| match failure {
             JoinFailure::Device(error) => JoinError::Device(error),
             JoinFailure::Timeout => JoinError::Timeout(mgid),

@@ -93,7 +93,22 @@ impl Node {
     }
 
     /// Drives the node with [`Progress::Manual`]: does what there is to do in one bounded turn, and if there is
-    /// nothing, waits up to `timeout` for something. Harmless with [`Progress::Thread`].
+    /// nothing, waits up to `timeout` for something. With [`Progress::Thread`] it waits, too, until something
+    /// has come for a subscriber.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use qcast::{Node, Progress};
+    ///
+    /// let node = Node::builder().progress(Progress::Manual).open()?;
+    /// let mut subscriber = node.group("spin").join()?.subscriber().open()?;
+    /// for _ in 0..10 {
+    ///     node.poll(Duration::from_micros(50))?;
+    ///     subscriber.poll(64, |incoming| println!("{incoming:?}"));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The operating system refused to poll.

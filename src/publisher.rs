@@ -25,7 +25,33 @@ use crate::runtime::{self, Progress};
 /// as far as the window and the [`FlowPolicy`] go.
 ///
 /// Dropping a publisher closes it in the background: the node's thread lingers until subscribers have
-/// everything. [`Publisher::close`] waits for that, and says who did not.
+/// everything. [`Publisher::close`] waits for that, and says who did not. (With
+/// [`Progress::Manual`] nobody drives the node in the background: close what has to arrive.)
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use qcast::{FlowPolicy, Node, PublishError};
+///
+/// let node = Node::builder().open()?;
+/// let group = node.group("telemetry").secret("between us").join()?;
+/// let mut publisher = group.publisher().topic("rack/7").policy(FlowPolicy::Slowest).open()?;
+///
+/// match publisher.try_send(b"21.5 C") {
+///     Ok(()) => {}
+///     // Says by whom: the slowest subscriber, by name.
+///     Err(error @ PublishError::WouldBlock(_)) => eprintln!("{error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// // Written where it is sent from.
+/// let mut claim = publisher.claim(8)?;
+/// claim.copy_from_slice(&42u64.to_be_bytes());
+/// claim.commit();
+///
+/// assert!(publisher.wait_confirmed(Duration::from_secs(5)));
+/// assert!(publisher.close().unconfirmed.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Publisher {
     group: Group,
@@ -72,7 +98,7 @@ impl Publisher {
     /// Room for a message of `len` bytes in the frame it will be sent in: what is written there is
     /// published by [`Claim::commit`] without a copy. Such a message must fit a frame.
     ///
-    /// The engine cannot take frames while a claim is held, so hold it for a moment only.
+    /// Nothing of this publisher is sent for the first time while a claim is held, so hold it for a moment only.
     ///
     /// # Errors
     /// [`PublishError::WouldBlock`], [`PublishError::TooLarge`]; nothing was claimed.
@@ -82,6 +108,7 @@ impl Publisher {
             drop(outbox);
             return Err(self.refusal(error));
         }
+        self.outlet.claimed.store(true, Ordering::SeqCst);
         Ok(Claim { outbox: Some(outbox), publisher: self, len })
     }
 
@@ -270,10 +297,28 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// Publishes the message.
     pub fn commit(mut self) {
-        if let Some(mut outbox) = self.outbox.take() {
+        if let Some(outbox) = &mut self.outbox {
             outbox.commit(self.len);
         }
+        self.end();
         self.publisher.pushed();
+    }
+
+    /// Gives the outbox back, and makes good for a turn that passed by meanwhile.
+    fn end(&mut self) {
+        let Some(outbox) = self.outbox.take() else { return };
+        drop(outbox);
+        let outlet = &self.publisher.outlet;
+        outlet.claimed.store(false, Ordering::SeqCst);
+        if outlet.passed_by.swap(false, Ordering::SeqCst) {
+            self.publisher.runtime().kick();
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

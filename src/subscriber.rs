@@ -23,6 +23,33 @@ use crate::runtime::{self, Driven, Progress};
 /// Three ways to read: [`Subscriber::recv`] and its kin give one message at a time, which can be kept;
 /// [`Subscriber::poll`] hands messages to a closure without a copy or a reference count; with the
 /// feature `async` a subscriber is a stream.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use qcast::{Delivery, Incoming, Node, Notice, Reliability};
+///
+/// let node = Node::builder().open()?;
+/// let group = node.group("prices").join()?;
+/// let mut prices = group.subscriber().topics("stocks/*").queue(4096).open()?;
+/// let mut last = group.subscriber().reliability(Reliability::Latest).open()?;
+///
+/// // One at a time, to be kept:
+/// match prices.recv_timeout(Duration::from_millis(1))? {
+///     Some(Delivery::Message(message)) => println!("{} bytes", message.len()),
+///     Some(Delivery::Notice(Notice::Lost { first, last, cause, .. })) => {
+///         eprintln!("frames {} to {}: {}", first.0, last.0, cause.as_str());
+///     }
+///     Some(_) | None => {}
+/// }
+/// // Many at once, where they lie:
+/// last.poll(64, |incoming| {
+///     if let Incoming::Message { bytes, .. } = incoming {
+///         println!("{bytes:?}");
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Subscriber {
     group: Group,
@@ -70,7 +97,8 @@ pub enum Incoming<'a> {
 }
 
 /// A message: its bytes, for as long as it is kept. It costs no copy; many that are kept at once are
-/// copied out by the node, so that its receive queue does not run dry.
+/// copied out by the node, so that its receive queue does not run dry. It outlives its subscriber and
+/// its node.
 #[derive(Clone, Debug)]
 pub struct Message {
     bytes: Bytes,
@@ -174,7 +202,7 @@ impl Subscriber {
             }
             match self.batch.pop_front() {
                 Some(Item::Frame { key, sequence, frame }) => {
-                    self.current = Some(Current { key, sequence, frame, at: FRAME_HEADER });
+                    self.current = Some(self.current_of(key, sequence, frame));
                 }
                 Some(Item::Message { key, sequence, message, weight }) => {
                     on(Incoming::Message { bytes: &message, key, sequence });
@@ -231,7 +259,7 @@ impl Subscriber {
             }
             match self.batch.pop_front()? {
                 Item::Frame { key, sequence, frame } => {
-                    self.current = Some(Current { key, sequence, frame, at: FRAME_HEADER });
+                    self.current = Some(self.current_of(key, sequence, frame));
                 }
                 Item::Message { key, sequence, message, weight } => {
                     self.done(weight);
@@ -244,6 +272,19 @@ impl Subscriber {
                 }
             }
         }
+    }
+
+    /// A frame to be read: from its first message on, or only its last if no other is wanted.
+    fn current_of(&self, key: StreamKey, sequence: Sequence, frame: Lease) -> Current {
+        let mut at = FRAME_HEADER;
+        if self.outlet.reliability == Reliability::Latest {
+            let mut next = at;
+            for message in Messages::of_checked_at(frame.bytes(), at) {
+                at = next;
+                next += MESSAGE_HEADER + message.len();
+            }
+        }
+        Current { key, sequence, frame, at }
     }
 
     /// Takes what waits in the queue. Says whether there was something.
@@ -267,16 +308,22 @@ impl Subscriber {
             return Ok(true);
         }
         let deadline = match patience {
+            Patience::None if runtime.has_failed() => return Err(RecvError::Stopped),
             Patience::None => return Ok(false),
             Patience::Until(deadline) => Some(deadline),
             Patience::Forever => None,
         };
         let (outlet, batch) = (&self.outlet, &mut self.batch);
-        let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
-        let some = match driven.map_err(RecvError::System)? {
-            Driven::Done => true,
-            Driven::TimedOut => false,
-            Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+        let some = loop {
+            let driven = runtime.drive(deadline, &mut || outlet.take(batch, Patience::None));
+            let beside = match driven.map_err(RecvError::System)? {
+                Driven::Done => Some(true),
+                Driven::TimedOut => Some(false),
+                Driven::Occupied => runtime.seat().wait_beside(|| outlet.take(batch, patience)),
+            };
+            if let Some(some) = beside {
+                break some;
+            }
         };
         if !some && runtime.has_failed() {
             return Err(RecvError::Stopped);
@@ -387,13 +434,14 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How loss is treated.
+    /// How loss is treated. Of a frame of many messages a latest-only subscription gets the last.
     pub fn reliability(mut self, reliability: Reliability) -> Self {
         self.config.reliability = reliability;
         self
     }
 
     /// Begins with up to `frames` frames of what publishers still retain, instead of with what comes next.
+    /// A stream that another subscriber of the node's group follows already is joined where that one is.
     pub fn history(mut self, frames: u64) -> Self {
         self.config.start = Start::History(frames);
         self

@@ -11,6 +11,9 @@ pub const MIN_RTT: Duration = Duration::from_micros(50);
 /// The most that is ever used, so that one absurd sample cannot stall repairs.
 pub const MAX_RTT: Duration = Duration::from_millis(500);
 
+/// A sample counts as at most so many times the estimate: a true change shows in a few samples.
+const MAX_STEP: u32 = 4;
+
 /// Back-off is drawn from `K` round trips: with the true group size that keeps NAKs below about ten a
 /// loss up to a thousand losers (RFC 5401 advises 4 where repairs are sent by multicast).
 pub const BACKOFF_RTTS: u32 = 4;
@@ -41,7 +44,8 @@ impl GroupRtt {
         self.estimate = if !self.measured {
             rtt
         } else if rtt > self.estimate {
-            (self.estimate * 3 + rtt) / 4
+            // One sample of a host that slept must not stall everybody's repairs.
+            (self.estimate * 3 + rtt.min(self.estimate * MAX_STEP)) / 4
         } else {
             (self.estimate * 7 + rtt) / 8
         };
@@ -55,7 +59,7 @@ impl GroupRtt {
 }
 
 /// A delay before a NAK: truncated exponential over `max`, as RFC 5401 has it, for a group of
-/// `group` possible losers. In a [small group](SMALL_GROUP) it is zero.
+/// `group` likely losers of it. In a [small group](SMALL_GROUP) it is zero.
 ///
 /// Most draws lie near `max` and few near zero, so that of many losers few speak before the first
 /// repair reaches the others.
@@ -133,7 +137,12 @@ mod tests {
         assert_eq!(rtt.get(), Duration::from_micros(150));
         rtt.sample(Duration::ZERO);
         assert!(rtt.get() > Duration::from_micros(130));
+        let before = rtt.get();
         rtt.sample(Duration::from_secs(3600));
-        assert!(rtt.get() < MAX_RTT);
+        assert!(rtt.get() <= before * 3);
+        for _ in 0..20 {
+            rtt.sample(Duration::from_secs(3600));
+        }
+        assert!(rtt.get() > MAX_RTT * 9 / 10 && rtt.get() <= MAX_RTT);
     }
 }

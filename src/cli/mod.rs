@@ -21,6 +21,7 @@ mod publish;
 mod receive;
 mod send;
 mod signals;
+mod sim;
 mod subscribe;
 mod transfer;
 mod values;
@@ -52,6 +53,7 @@ enum Command {
     Receive(receive::ReceiveArgs),
     Decode(decode::DecodeArgs),
     Bench(bench::BenchArgs),
+    Sim(sim::SimArgs),
     Demo(demo::DemoArgs),
     Completions(completions::CompletionsArgs),
 }
@@ -78,6 +80,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Receive(args) => receive::run(&args),
         Command::Decode(args) => decode(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

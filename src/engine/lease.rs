@@ -29,10 +29,9 @@ pub(super) struct Shell {
     home: Arc<Returns>,
 }
 
-/// Where shells come back to.
-#[derive(Default)]
+/// Where shells come back to; `None` once the pool is gone, or they would keep each other for ever.
 pub(super) struct Returns {
-    shells: Mutex<Vec<Arc<Shell>>>,
+    shells: Mutex<Option<Vec<Arc<Shell>>>>,
 }
 
 impl Clone for Lease {
@@ -50,7 +49,14 @@ impl Drop for Lease {
         // Every clone goes home; the engine finds the last one by its being alone.
         if let Some(Held::Buffer(shell)) = self.0.take() {
             let home = Arc::clone(&shell.home);
-            home.shells.lock().push(shell);
+            let mut shells = home.shells.lock();
+            match &mut *shells {
+                Some(shells) => shells.push(shell),
+                None => {
+                    drop(shells);
+                    drop(shell);
+                }
+            }
         }
     }
 }
@@ -93,7 +99,7 @@ impl RecvPool {
         Self {
             free: bufs,
             shells: Vec::with_capacity(capacity),
-            returns: Arc::new(Returns { shells: Mutex::new(Vec::with_capacity(64)) }),
+            returns: Arc::new(Returns { shells: Mutex::new(Some(Vec::with_capacity(64))) }),
             incoming: Vec::with_capacity(64),
             capacity,
             on_loan: 0,
@@ -128,7 +134,9 @@ impl RecvPool {
 
     /// Takes back what was dropped since the last call.
     pub(super) fn collect(&mut self) {
-        std::mem::swap(&mut *self.returns.shells.lock(), &mut self.incoming);
+        if let Some(shells) = &mut *self.returns.shells.lock() {
+            std::mem::swap(shells, &mut self.incoming);
+        }
         for mut shell in self.incoming.drain(..) {
             // Another clone is alive, or lies behind this one in the list: that one brings the buffer.
             let Some(inner) = Arc::get_mut(&mut shell) else { continue };
@@ -138,6 +146,13 @@ impl RecvPool {
                 self.shells.push(shell);
             }
         }
+    }
+}
+
+impl Drop for RecvPool {
+    fn drop(&mut self) {
+        let shells = self.returns.shells.lock().take();
+        drop(shells);
     }
 }
 
@@ -178,6 +193,25 @@ mod tests {
         drop(clones);
         p.collect();
         assert_eq!((p.free.len(), p.on_loan()), (4, 0));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_pool_and_its_last_leases() {
+        for pool_first in [true, false] {
+            let mut p = pool(4);
+            let (one, other) = (fill(&mut p, b"abc"), fill(&mut p, b"def"));
+            let (one, other) = (p.lend(one), p.lend(other));
+            let home = Arc::downgrade(&p.returns);
+            drop(one);
+            if pool_first {
+                drop(p);
+                assert_eq!(other.bytes(), b"def");
+                drop(other);
+            } else {
+                drop((other, p));
+            }
+            assert!(home.upgrade().is_none(), "pool first: {pool_first}");
+        }
     }
 
     #[test]

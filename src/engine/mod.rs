@@ -15,8 +15,9 @@ mod repair_times;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Waker;
 
-use qcast_proto::addr::{NodeId, PeerAddr};
+use qcast_proto::addr::{NodeId, PeerAddr, Qpn};
 use qcast_proto::buf::{RxFrame, TxFrame};
 use qcast_proto::node::{
     Event, FrameToken, GroupCounters, GroupId, Node, NodeConfig, PublisherId, StreamStats,
@@ -27,7 +28,8 @@ use qcast_proto::subscribe::SubscriberConfig;
 use qcast_proto::time::{Duration, Instant};
 
 use crate::device::{
-    Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr, WcStatus,
+    AhId, Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr,
+    WcStatus,
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
@@ -36,6 +38,7 @@ pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use journal::Journal;
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
+pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
 
 /// How an engine is set up.
@@ -66,6 +69,8 @@ impl EngineConfig {
 pub struct Turn {
     /// Whether there is more to do at once: the turn ended because its budget did.
     pub more: bool,
+    /// Whether it brought something for a subscriber.
+    pub handed: bool,
     /// When the next turn is due, if nothing happens before.
     pub next: Option<Instant>,
 }
@@ -86,11 +91,16 @@ pub struct Engine {
     /// Frames for peers whose address is being resolved.
     waiting: VecDeque<(GroupId, PeerAddr, SendBuf, FrameToken)>,
     completions: Vec<Completion>,
+    /// Tasks to be woken after the turn.
+    wakers: Vec<Waker>,
     freed: Vec<SendBuf>,
     next_ticket: u64,
     drops_seen: u64,
     reported: Instant,
     repair_times: RepairTimes,
+    recovery: RecoveryStats,
+    /// Sends that were flushed, to be posted again.
+    flushed: Vec<(GroupId, SendWr)>,
     max_frame: usize,
     journal: Journal,
 }
@@ -100,6 +110,8 @@ struct Publisher {
     outlet: Arc<PublisherOutlet>,
     closing: bool,
     confirmed: bool,
+    /// Frames that could not be given back while the outbox was claimed.
+    freed: Vec<SendBuf>,
 }
 
 struct Subscriber {
@@ -187,11 +199,14 @@ impl Engine {
             subscribers: BTreeMap::new(),
             waiting: VecDeque::new(),
             completions: Vec::with_capacity(RECV_BUDGET),
+            wakers: Vec::new(),
             freed: Vec::new(),
             next_ticket: 0,
             drops_seen: 0,
             reported: now,
             repair_times: RepairTimes::default(),
+            recovery: RecoveryStats::default(),
+            flushed: Vec::new(),
             max_frame,
             journal: Journal::default(),
         })
@@ -264,8 +279,13 @@ impl Engine {
             self.node.open_publisher(now, group, config).ok_or(DeviceError::NoSuch("group"))?;
         let outbox = Outbox::new(header, self.max_frame, frames);
         let outlet = Arc::new(PublisherOutlet::new(outbox));
-        let publisher =
-            Publisher { group, outlet: Arc::clone(&outlet), closing: false, confirmed: true };
+        let publisher = Publisher {
+            group,
+            outlet: Arc::clone(&outlet),
+            closing: false,
+            confirmed: true,
+            freed: Vec::new(),
+        };
         self.publishers.insert(id, publisher);
         Ok((id, outlet))
     }
@@ -296,7 +316,7 @@ impl Engine {
     pub(crate) fn close_subscriber(&mut self, now: Instant, id: SubscriberId) {
         self.node.close_subscriber(now, id);
         if let Some(s) = self.subscribers.remove(&id) {
-            s.outlet.close();
+            self.wakers.extend(s.outlet.close());
         }
     }
 
@@ -316,15 +336,20 @@ impl Engine {
         }
     }
 
-    /// Nothing more will come: whoever waits is told.
-    pub(crate) fn close_outlets(&mut self) {
-        for s in self.subscribers.values() {
-            s.outlet.close();
-        }
+    /// Nothing more will come: whoever waits is told. Tasks are given out, to be woken without any lock.
+    pub(crate) fn close_outlets(&mut self) -> Vec<Waker> {
+        let mut wakers = self.take_wakers();
+        wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();
         }
+        wakers
+    }
+
+    /// Tasks that the turn had something for; wake them once the engine is not locked any more.
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
     }
 
     /// Whether nothing is open or on its way out any more.
@@ -363,6 +388,7 @@ impl Engine {
         self.device.advance(now);
         self.take_device_events(now);
         let mut more = self.take_completions(now);
+        self.recover(now);
         self.refill();
         self.take_room();
         more |= self.take_outboxes(now);
@@ -370,18 +396,19 @@ impl Engine {
             self.node.handle_timeout(now);
         }
         more |= self.send(now);
-        self.hand_out();
+        let handed = self.hand_out();
         self.report(now);
         self.leave_groups();
         more |= self.device.arm() == Armed::Again;
-        Turn { more, next: self.next_deadline() }
+        Turn { more, handed, next: self.next_deadline() }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let joining = self.joining.iter().map(|j| j.deadline).min();
-        let recovery = self.recovery_due();
-        let others = [self.node.poll_timeout(), self.device.next_deadline()];
-        others.into_iter().chain([joining, recovery]).flatten().min()
+        [self.node.poll_timeout(), self.device.next_deadline(), joining, self.next_recovery()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn take_completions(&mut self, now: Instant) -> bool {
@@ -390,9 +417,18 @@ impl Engine {
         let full = completions.len() >= RECV_BUDGET;
         for completion in completions.drain(..) {
             match completion {
-                Completion::Send { ah, token, buf, status, .. } => {
+                Completion::Send { qp, ah, token, buf, status } => {
                     if status != WcStatus::Success {
                         tracing::debug!(?status, "a send failed");
+                        self.suspect(now, qp);
+                    }
+                    if status == WcStatus::WrFlushErr
+                        && let Some(id) = self.flushed_for(qp, ah)
+                    {
+                        let qkey = self.groups[&id].setup.qkey.get();
+                        let wr = SendWr { ah, qpn: Qpn::MULTICAST, qkey, token, buf };
+                        self.flushed.push((id, wr));
+                        continue;
                     }
                     self.ah.unpin(ah);
                     self.node.handle_sent(FrameToken::from_bits(token), buf);
@@ -410,7 +446,19 @@ impl Engine {
             }
         }
         self.completions = completions;
+        // They were to leave before what waits.
+        while let Some((id, wr)) = self.flushed.pop() {
+            if let Some(g) = self.groups.get_mut(&id) {
+                g.queue.push_front(wr);
+            }
+        }
         full
+    }
+
+    /// The group that a flushed send was for: it was never sent, and will be. What was for one peer the
+    /// protocol says again when it is missed.
+    fn flushed_for(&self, qp: QpId, ah: AhId) -> Option<GroupId> {
+        self.groups.iter().find(|(_, g)| g.qp == qp && g.ah == ah).map(|(id, _)| *id)
     }
 
     fn receive(
@@ -462,7 +510,16 @@ impl Engine {
             if !dirty && self.freed.is_empty() {
                 continue;
             }
-            let mut outbox = p.outlet.outbox.lock();
+            let mut outbox = match p.outlet.try_outbox() {
+                Ok(outbox) => outbox,
+                Err(again) => {
+                    p.outlet.dirty.store(true, Ordering::Release);
+                    p.freed.append(&mut self.freed);
+                    more |= again;
+                    continue;
+                }
+            };
+            self.freed.append(&mut p.freed);
             let freed = !self.freed.is_empty();
             outbox.refill(self.freed.drain(..));
             let room = self.node.publisher_room(*id);
@@ -497,9 +554,14 @@ impl Engine {
 
     fn send(&mut self, now: Instant) -> bool {
         self.send_waiting(now);
+        for (id, g) in &mut self.groups {
+            let blocked = g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
+            if std::mem::replace(&mut g.blocked, blocked) != blocked {
+                self.node.set_blocked(now, *id, blocked);
+            }
+        }
         let mut budget = SEND_BUDGET;
-        let blocked = self.groups.values().any(|g| g.queue.len() >= SEND_BUDGET);
-        while budget > 0 && !blocked {
+        while budget > 0 {
             let Some(t) = self.node.poll_transmit(now) else { break };
             budget -= 1;
             self.route(now, t.group, t.to, t.frame, t.token);
@@ -508,23 +570,18 @@ impl Engine {
             return false;
         }
         let mut stuck = false;
-        let mut faults = Vec::new();
         for g in self.groups.values_mut() {
-            if g.queue.is_empty() {
+            if g.queue.is_empty() || g.recovery.is_under_way() {
                 continue;
             }
             match self.device.post_send(g.qp, &mut g.queue) {
                 Ok(()) => g.refused = false,
-                // Waiting for the queue pair to come back, or for its owner to wake it.
-                Err(DeviceError::NotReady(state)) => faults.push((g.qp, state)),
+                Err(DeviceError::NotReady(_)) => g.recovery.suspect(now),
                 Err(error) => {
                     g.refuse_front(&error, &mut self.ah, &mut self.node);
                     stuck = true;
                 }
             }
-        }
-        for (qp, state) in faults {
-            self.fault(now, qp, state);
         }
         budget == 0 || stuck
     }
@@ -543,7 +600,7 @@ impl Engine {
             return;
         };
         let (ah, qpn) = match to {
-            To::Group => (g.ah, qcast_proto::addr::Qpn::MULTICAST),
+            To::Group => (g.ah, Qpn::MULTICAST),
             To::Peer(peer) => {
                 let way = crate::device::AhAttrs { gid: peer.gid, udp_port: peer.udp_port };
                 match self.ah.pin(now, &mut *self.device, way) {
@@ -563,8 +620,8 @@ impl Engine {
         g.queue.push_back(SendWr { ah, qpn, qkey, token: token.to_bits(), buf: frame });
     }
 
-    /// Hands events to whom they are for.
-    fn hand_out(&mut self) {
+    /// Hands events to whom they are for. Says whether a subscriber got any.
+    fn hand_out(&mut self) -> bool {
         while let Some(event) = self.node.poll_event() {
             let (subscriber, item) = match event {
                 Event::Frame { subscriber, key, sequence, frame } => {
@@ -589,11 +646,14 @@ impl Engine {
                 s.items.push(item);
             }
         }
+        let mut handed = false;
         for s in self.subscribers.values_mut() {
             if !s.items.is_empty() {
-                s.outlet.put(&mut s.items);
+                self.wakers.extend(s.outlet.put(&mut s.items));
+                handed = true;
             }
         }
+        handed
     }
 
     fn tell_publisher(&mut self, id: PublisherId, event: qcast_proto::publish::PublisherEvent) {
@@ -622,7 +682,7 @@ impl Engine {
             let Some(stats) = self.node.publisher_stats(*id) else { continue };
             let confirmed = self.node.is_sent(*id)
                 && stats.confirmed == stats.head
-                && p.outlet.outbox.lock().is_empty();
+                && p.outlet.try_outbox().is_ok_and(|outbox| outbox.is_empty());
             if !all && !confirmed {
                 continue;
             }
@@ -640,21 +700,25 @@ impl Engine {
         }
         self.reported = now;
         for s in self.subscribers.values() {
-            s.outlet.report.lock().streams = self.node.streams(s.group);
+            let streams = self.node.streams(s.group);
+            s.outlet.streams.store(streams.len() as u64, Ordering::Relaxed);
+            s.outlet.report.lock().streams = streams;
         }
     }
 
     fn take_device_events(&mut self, now: Instant) {
         while let Some(event) = self.device.poll_event() {
             match event {
-                DeviceEvent::Joined { qp, mgid, ah } => self.joined(qp, mgid, ah),
-                DeviceEvent::JoinFailed { qp, mgid, error } => self.join_failed(qp, mgid, error),
+                DeviceEvent::Joined { qp, mgid, ah } => self.joined(now, qp, mgid, ah),
+                DeviceEvent::JoinFailed { qp, mgid, error } => {
+                    self.join_failed(now, qp, mgid, error);
+                }
                 DeviceEvent::AhReady { ah } => self.ah.resolved(ah),
                 DeviceEvent::AhFailed { ah, error } => {
                     tracing::debug!(%error, "an address did not resolve");
                     self.ah.unresolved(now, ah);
                 }
-                DeviceEvent::QpFault { qp, state } => self.fault(now, qp, state),
+                DeviceEvent::QpFault { qp, .. } => self.suspect(now, qp),
                 DeviceEvent::PortChanged => self.port_changed(now),
                 DeviceEvent::SrqLimit => self.refill(),
                 DeviceEvent::Lost => tracing::error!("the device is gone"),

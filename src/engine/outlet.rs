@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use qcast_proto::addr::Sequence;
 use qcast_proto::node::StreamStats;
 use qcast_proto::publish::{Closed, Hold, Outbox, PublisherEvent, PublisherStats};
@@ -20,6 +20,10 @@ use crate::device::SendBuf;
 #[derive(Debug)]
 pub(crate) struct PublisherOutlet {
     pub(crate) outbox: Mutex<Outbox<SendBuf>>,
+    /// The application holds the outbox for a claim: for how long is its own affair.
+    pub(crate) claimed: AtomicBool,
+    /// The engine passed by while the outbox was claimed.
+    pub(crate) passed_by: AtomicBool,
     /// Frames have come free.
     pub(crate) room: Condvar,
     /// Something was put into the outbox that the engine has not seen.
@@ -48,11 +52,26 @@ impl PublisherOutlet {
     pub(crate) fn new(outbox: Outbox<SendBuf>) -> Self {
         Self {
             outbox: Mutex::new(outbox),
+            claimed: AtomicBool::new(false),
+            passed_by: AtomicBool::new(false),
             room: Condvar::new(),
             dirty: AtomicBool::new(false),
             report: Mutex::new(PublisherReport::default()),
             changed: Condvar::new(),
         }
+    }
+}
+
+impl PublisherOutlet {
+    /// The outbox, for the engine: never waits for the end of a claim. `Err` says whether to come again
+    /// at once; if not, the end of the claim kicks the node.
+    pub(super) fn try_outbox(&self) -> Result<MutexGuard<'_, Outbox<SendBuf>>, bool> {
+        if let Some(outbox) = self.outbox.try_lock() {
+            return Ok(outbox);
+        }
+        // The mark first, then a second look: the claim's end takes its own mark back before it looks.
+        self.passed_by.store(true, Ordering::SeqCst);
+        Err(!self.claimed.load(Ordering::SeqCst))
     }
 }
 
@@ -83,7 +102,15 @@ pub(crate) struct SubscriberOutlet {
     pub(crate) limit: usize,
     pub(crate) reliability: Reliability,
     pub(crate) report: Mutex<SubscriberReport>,
+    /// How many streams the group follows.
+    pub(super) streams: AtomicU64,
 }
+
+/// A frame for each of as many streams as are followed at most.
+const PROMISED: u64 = 1024;
+
+/// The largest message in frames of a path MTU of 4096, which most have; of a smaller one it waits alone.
+const LARGE: u64 = 2 * (16 << 20) / 4096;
 
 /// What waits for the application.
 #[derive(Debug, Default)]
@@ -92,8 +119,6 @@ pub(crate) struct Queue {
     put: u64,
     waiters: usize,
     pub(crate) waker: Option<Waker>,
-    /// What a full queue of a subscription that holds nobody back had to drop.
-    dropped: VecDeque<(StreamKey, Sequence, Sequence)>,
     pub(crate) closed: bool,
 }
 
@@ -120,6 +145,14 @@ impl Item {
             Self::Notice(_) => 0,
         }
     }
+
+    fn dropped(key: StreamKey, first: Sequence, last: Sequence) -> Self {
+        Self::Notice(Notice::Lost { key, first, last, cause: LossCause::QueueFull })
+    }
+
+    fn is_drop_of(&self, of: StreamKey) -> bool {
+        matches!(self, Self::Notice(Notice::Lost { key, cause: LossCause::QueueFull, .. }) if *key == of)
+    }
 }
 
 impl SubscriberOutlet {
@@ -132,11 +165,13 @@ impl SubscriberOutlet {
             limit,
             reliability,
             report: Mutex::new(SubscriberReport::default()),
+            streams: AtomicU64::new(0),
         }
     }
 
-    /// Puts what one turn brought into the queue, and wakes whoever waits for it.
-    pub(super) fn put(&self, items: &mut Vec<Item>) {
+    /// Puts what one turn brought into the queue, and notifies whoever waits for it. A task's waker is
+    /// given out, to be woken without any lock.
+    pub(super) fn put(&self, items: &mut Vec<Item>) -> Option<Waker> {
         let mut queue = self.queue.lock();
         for item in items.drain(..) {
             self.put_one(&mut queue, item);
@@ -147,19 +182,28 @@ impl SubscriberOutlet {
         if wake {
             self.ready.notify_one();
         }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker
     }
 
     fn put_one(&self, queue: &mut Queue, item: Item) {
         queue.put += item.weight();
         if self.reliability == Reliability::Latest && item.weight() > 0 {
             self.drop_older(queue, &item);
-        } else if self.reliability == Reliability::BestEffort {
-            while queue.outstanding(&self.taken) > self.limit as u64 && self.drop_oldest(queue) {}
+        } else {
+            while queue.outstanding(&self.taken) > self.most() && self.drop_oldest(queue) {}
         }
         queue.items.push_back(item);
+    }
+
+    /// What may wait. Publishers that wait for a reliable subscription keep to its limit, but for what was
+    /// promised to several of them at once and a large message of each that is whole by then. Those
+    /// that do not wait, by their policy or because they let this node go, are not to fill the memory.
+    fn most(&self) -> u64 {
+        let limit = self.limit as u64;
+        if !self.reliability.wants_repair() {
+            return limit;
+        }
+        limit + PROMISED + LARGE * self.streams.load(Ordering::Relaxed).max(1)
     }
 
     /// A newer message replaces those of its stream that were not taken.
@@ -174,15 +218,30 @@ impl SubscriberOutlet {
         });
     }
 
+    /// Drops the oldest frame or message; a notice in its place says so. One notice of a stream grows with
+    /// all that is dropped of it, so that a queue nobody reads stays bounded.
     fn drop_oldest(&self, queue: &mut Queue) -> bool {
         let Some(at) = queue.items.iter().position(|i| i.weight() > 0) else { return false };
-        let Some(old) = queue.items.remove(at) else { return false };
-        self.taken.fetch_add(old.weight(), Ordering::Relaxed);
-        if let Item::Frame { key, sequence, .. } | Item::Message { key, sequence, .. } = old {
-            match queue.dropped.back_mut() {
-                Some((k, _, last)) if *k == key && last.next() == sequence => *last = sequence,
-                _ => queue.dropped.push_back((key, sequence, sequence)),
+        let item = &queue.items[at];
+        self.taken.fetch_add(item.weight(), Ordering::Relaxed);
+        let (Item::Frame { key, sequence, .. } | Item::Message { key, sequence, .. }) = item else {
+            return false;
+        };
+        let (key, sequence) = (*key, *sequence);
+        let Some(told) = queue.items.iter().take(at).position(|i| i.is_drop_of(key)) else {
+            queue.items[at] = Item::dropped(key, sequence, sequence);
+            return true;
+        };
+        queue.items.remove(at);
+        // Losses of the same stream in between are part of the range now.
+        for between in (told + 1..at).rev() {
+            if matches!(&queue.items[between], Item::Notice(Notice::Lost { key: k, .. }) if *k == key)
+            {
+                queue.items.remove(between);
             }
+        }
+        if let Item::Notice(Notice::Lost { last, .. }) = &mut queue.items[told] {
+            *last = sequence;
         }
         true
     }
@@ -209,10 +268,6 @@ impl SubscriberOutlet {
             }
             queue.waiters -= 1;
         }
-        for (key, first, last) in queue.dropped.drain(..) {
-            let cause = LossCause::QueueFull;
-            into.push_back(Item::Notice(Notice::Lost { key, first, last, cause }));
-        }
         into.append(&mut queue.items);
         !into.is_empty()
     }
@@ -235,23 +290,27 @@ impl SubscriberOutlet {
         room
     }
 
-    /// Has `waker` woken when something is put into the queue. Says whether something is there already.
+    /// Has `waker` woken when something is put into the queue. Says whether there is something to look at
+    /// already.
     #[cfg(feature = "async")]
     pub(crate) fn wake_when_ready(&self, waker: &Waker) -> bool {
         let mut queue = self.queue.lock();
-        queue.waker = Some(waker.clone());
-        !queue.items.is_empty()
+        let is_known = queue.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        // What it replaces may be the last of another task: it is dropped without the lock.
+        let _replaced = if is_known { None } else { queue.waker.replace(waker.clone()) };
+        let ready = !queue.items.is_empty() || queue.closed;
+        drop(queue);
+        ready
     }
 
-    pub(super) fn close(&self) {
+    /// Nothing more comes. A task's waker is given out, to be woken without any lock.
+    pub(super) fn close(&self) -> Option<Waker> {
         let mut queue = self.queue.lock();
         queue.closed = true;
         let waker = queue.waker.take();
         drop(queue);
         self.ready.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        waker
     }
 }
 

@@ -7,16 +7,18 @@
 //! leave a mark that is seen before anybody sleeps.
 
 mod clock;
+#[cfg(test)]
+mod interleavings;
 mod poller;
 mod seat;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mio::Waker;
 use parking_lot::{Mutex, MutexGuard};
 use qcast_proto::time::Instant;
 
@@ -43,17 +45,19 @@ pub enum Progress {
 pub(crate) struct Runtime {
     engine: Mutex<Engine>,
     poller: Mutex<Poller>,
-    waker: Waker,
+    waker: mio::Waker,
     clock: Clock,
     progress: Progress,
-    /// The progress thread runs, or was woken.
+    /// With a progress thread: whoever drives runs, or was woken.
     awake: AtomicBool,
-    /// There is work that nobody has seen yet.
+    /// There is work that nobody has seen yet. It is taken back only by who runs a turn next.
     pending: AtomicBool,
-    /// Until when the progress thread sleeps, in nanoseconds of the clock.
+    /// Until when whoever drives sleeps, in nanoseconds of the clock; 0 while it runs.
     sleeps_until: AtomicU64,
     /// When an application thread last ran a turn.
     inline_at: AtomicU64,
+    /// Turns that brought something for a subscriber.
+    arrivals: AtomicU64,
     seat: Seat,
     stop: AtomicBool,
     /// The progress thread has ended on an error.
@@ -88,6 +92,7 @@ impl Runtime {
             pending: AtomicBool::new(false),
             sleeps_until: AtomicU64::new(0),
             inline_at: AtomicU64::new(0),
+            arrivals: AtomicU64::new(0),
             seat: Seat::default(),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -129,56 +134,83 @@ impl Runtime {
         if now.saturating_since(last) >= INLINE_PAUSE && self.try_turn(now) {
             return;
         }
-        if self.progress == Progress::Thread {
-            self.wake();
-        }
+        self.wake();
     }
 
     /// Runs a turn on this thread, unless another thread is in one. Says whether it did.
     pub(crate) fn try_turn(&self, now: Instant) -> bool {
-        let Some(mut engine) = self.engine.try_lock() else { return false };
+        let Some(engine) = self.engine.try_lock() else { return false };
         self.pending.store(false, Ordering::SeqCst);
-        let turn = engine.turn(now);
-        drop(engine);
+        let turn = self.turn_of(engine, now);
         self.inline_at.store(self.clock.now().as_nanos(), Ordering::Relaxed);
         let sleeps_until = self.sleeps_until.load(Ordering::SeqCst);
-        if sleeps_until == 0 {
-            // The progress thread is about to sleep for as long as its own last turn said: it looks again.
-            self.pending.store(true, Ordering::SeqCst);
-        }
+        // Whoever drives is about to sleep for as long as its own last turn said: it looks again.
+        let outdated = sleeps_until == 0;
         let earlier = turn.next.is_some_and(|next| next.as_nanos() < sleeps_until);
-        if turn.more || earlier || self.pending.load(Ordering::SeqCst) {
+        // What came may be what it sleeps for, and is no longer there to wake it.
+        let taken = turn.handed && (self.seat.is_taken() || self.progress == Progress::Manual);
+        if turn.more || outdated || earlier || taken || self.pending.load(Ordering::SeqCst) {
             self.wake();
         }
         true
     }
 
-    /// Runs a turn on this thread before it returns, for last words.
+    /// Runs a turn on this thread before it returns.
     pub(crate) fn turn_now(&self) {
         self.turn();
         self.wake();
     }
 
-    /// Sees that somebody runs a turn soon: whoever sleeps in the poller, or the thread that stands by.
+    /// Sees that somebody runs a turn soon: whoever drives, now or after its sleep.
     pub(crate) fn wake(&self) {
-        if self.progress == Progress::Thread && self.awake.swap(true, Ordering::SeqCst) {
-            return;
+        // Who is awake may be past its last turn: it looks for this mark before it sleeps.
+        self.pending.store(true, Ordering::SeqCst);
+        match self.progress {
+            Progress::Thread if !self.awake.swap(true, Ordering::SeqCst) => self.summon(),
+            Progress::Manual if self.sleeps_until.load(Ordering::SeqCst) != 0 => self.summon(),
+            _ => {}
         }
+    }
+
+    /// Ends a sleep in the poller, and calls the progress thread if nobody else drives.
+    fn summon(&self) {
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "the progress thread could not be woken");
         }
         self.seat.call_thread();
     }
 
-    /// Drives the node with [`Progress::Manual`]: runs a turn, and if there was nothing to do, sleeps for
-    /// `timeout` at most until there is, and runs a turn for that.
+    /// Runs a turn, and if there was nothing to do, waits for `timeout` at most until there is, and runs
+    /// a turn for that.
     pub(crate) fn poll(&self, timeout: Duration) -> io::Result<()> {
+        if self.progress == Progress::Thread {
+            return self.watch(timeout);
+        }
         let turn = self.turn();
-        if turn.more || timeout.is_zero() || self.pending.load(Ordering::SeqCst) {
+        if turn.more || turn.handed || timeout.is_zero() {
             return Ok(());
         }
-        self.sleep(&mut self.poller.lock(), turn.next, timeout)?;
+        let Some(mut poller) = self.poller.try_lock() else {
+            // Another thread sleeps in it, and runs the turn: what it brings may be for this one.
+            drop(self.poller.try_lock_for(timeout));
+            return Ok(());
+        };
+        self.doze(&mut poller, turn.next, timeout, &mut || false)?;
+        drop(poller);
         self.turn();
+        Ok(())
+    }
+
+    /// Waits until something has come for a subscriber, while the progress thread, or this one, drives.
+    fn watch(&self, timeout: Duration) -> io::Result<()> {
+        let seen = self.arrivals.load(Ordering::SeqCst);
+        self.try_turn(self.now());
+        let deadline = instant() + timeout;
+        let mut came = || self.arrivals.load(Ordering::SeqCst) != seen;
+        if self.drive(Some(deadline), &mut came)? == Driven::Occupied {
+            let left = deadline.saturating_duration_since(instant());
+            std::thread::sleep(left.min(seat::PATIENCE));
+        }
         Ok(())
     }
 
@@ -193,11 +225,17 @@ impl Runtime {
             return Ok(Driven::Occupied);
         }
         let driven = self.drive_seated(deadline, done);
+        let now = self.now();
         self.awake.store(false, Ordering::SeqCst);
-        self.seat.leave(self.now());
-        // What was left for this thread after its last turn has nobody else to see it.
-        if self.pending.load(Ordering::SeqCst) || self.seat.others_wait() {
-            self.wake();
+        // The progress thread looks by then.
+        self.sleeps_until.store((now + seat::PATIENCE).as_nanos(), Ordering::SeqCst);
+        self.seat.leave(now);
+        // What was left for this thread after its last turn has nobody else to see it; and who called
+        // while the seat was still taken did not reach the progress thread.
+        let called = self.awake.swap(false, Ordering::SeqCst);
+        if called || self.pending.load(Ordering::SeqCst) || self.seat.others_wait() {
+            self.awake.store(true, Ordering::SeqCst);
+            self.summon();
         }
         driven
     }
@@ -210,13 +248,13 @@ impl Runtime {
         let mut poller = match self.poller.try_lock() {
             Some(poller) => poller,
             None => {
-                // The progress thread sleeps in it: it finds the seat taken and stands by.
-                self.pending.store(true, Ordering::SeqCst);
+                // The progress thread has it: before it sleeps it finds the seat taken, and stands by.
                 self.wake();
                 self.poller.lock()
             }
         };
         self.awake.store(true, Ordering::SeqCst);
+        self.sleeps_until.store(0, Ordering::SeqCst);
         loop {
             if done() {
                 return Ok(Driven::Done);
@@ -228,7 +266,14 @@ impl Runtime {
             if left.is_zero() {
                 return Ok(Driven::TimedOut);
             }
-            self.step(&mut poller, left)?;
+            let mut found = false;
+            self.step(&mut poller, left, &mut || {
+                found = found || done();
+                found
+            })?;
+            if found {
+                return Ok(Driven::Done);
+            }
         }
     }
 
@@ -252,7 +297,56 @@ impl Runtime {
     fn turn(&self) -> Turn {
         self.pending.store(false, Ordering::SeqCst);
         let now = self.clock.now();
-        self.engine.lock().turn(now)
+        self.turn_of(self.engine.lock(), now)
+    }
+
+    /// A turn, and then, without the lock, whatever it has to wake: a waker is the application's code.
+    fn turn_of(&self, mut engine: MutexGuard<'_, Engine>, now: Instant) -> Turn {
+        let turn = engine.turn(now);
+        let wakers = engine.take_wakers();
+        drop(engine);
+        if turn.handed {
+            self.arrivals.fetch_add(1, Ordering::SeqCst);
+        }
+        wakers.into_iter().for_each(Waker::wake);
+        turn
+    }
+
+    /// One turn, and if there is nothing more to do, and not `enough`, a sleep.
+    fn step(
+        &self,
+        poller: &mut Poller,
+        at_most: Duration,
+        enough: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
+        self.sleeps_until.store(0, Ordering::SeqCst);
+        let turn = self.turn();
+        if turn.more || self.pending.load(Ordering::SeqCst) || enough() {
+            return Ok(());
+        }
+        self.doze(poller, turn.next, at_most, enough)
+    }
+
+    /// Sleeps after a turn that said `next`. First the sleep is announced, then everything is looked at
+    /// once more that came before the announcement: who comes after it sees it, and wakes.
+    fn doze(
+        &self,
+        poller: &mut Poller,
+        next: Option<Instant>,
+        at_most: Duration,
+        enough: &mut dyn FnMut() -> bool,
+    ) -> io::Result<()> {
+        let until = next.unwrap_or(Instant::from_nanos(u64::MAX));
+        self.sleeps_until.store(until.as_nanos().max(1), Ordering::SeqCst);
+        self.awake.store(false, Ordering::SeqCst);
+        let slept = if self.pending.load(Ordering::SeqCst) || enough() {
+            Ok(())
+        } else {
+            self.sleep(poller, next, at_most)
+        };
+        self.awake.store(self.progress == Progress::Thread, Ordering::SeqCst);
+        self.sleeps_until.store(0, Ordering::SeqCst);
+        slept
     }
 
     fn sleep(
@@ -266,34 +360,22 @@ impl Runtime {
         if until.is_zero() { Ok(()) } else { poller.sleep(Some(until)) }
     }
 
-    /// One turn, and if there is nothing more to do a sleep.
-    fn step(&self, poller: &mut Poller, at_most: Duration) -> io::Result<()> {
-        let turn = self.turn();
-        if turn.more || self.pending.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let until = turn.next.unwrap_or(Instant::from_nanos(u64::MAX));
-        self.sleeps_until.store(until.as_nanos(), Ordering::SeqCst);
-        self.awake.store(false, Ordering::SeqCst);
-        // Work that was left before "awake" was taken back has nobody else to do it.
-        let slept = if self.pending.load(Ordering::SeqCst) {
-            Ok(())
-        } else {
-            self.sleep(poller, turn.next, at_most)
-        };
-        self.awake.store(true, Ordering::SeqCst);
-        self.sleeps_until.store(0, Ordering::SeqCst);
-        slept
-    }
-
     fn run(&self) {
         self.seat.is_for(std::thread::current());
-        while !(self.stop.load(Ordering::SeqCst) && self.engine.lock().is_idle()) {
+        let ended = || self.stop.load(Ordering::SeqCst) && self.engine.lock().is_idle();
+        while !ended() {
             self.stand_by();
-            if let Err(error) = self.step(&mut self.poller.lock(), MAX_SLEEP) {
+            let mut poller = self.poller.lock();
+            if self.seat.is_taken() {
+                // An application thread had it, and comes again.
+                continue;
+            }
+            let mut enough = || self.seat.is_taken() || ended();
+            if let Err(error) = self.step(&mut poller, MAX_SLEEP, &mut enough) {
                 tracing::error!(%error, "polling failed; the progress thread ends");
                 self.failed.store(true, Ordering::SeqCst);
-                self.engine.lock().close_outlets();
+                let wakers = self.engine.lock().close_outlets();
+                wakers.into_iter().for_each(Waker::wake);
                 return;
             }
         }

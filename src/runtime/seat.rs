@@ -26,7 +26,7 @@ pub(crate) struct Seat {
 
 /// How long the progress thread waits for the next application thread before it drives itself. A
 /// socket's buffer holds what comes meanwhile.
-const PATIENCE: Duration = Duration::from_millis(1);
+pub(super) const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The longest time between two looks while one thread drives on and on.
 const MAX_WATCH: Duration = Duration::from_millis(8);
@@ -53,6 +53,10 @@ impl Seat {
     /// Takes the seat, unless it is taken.
     pub(super) fn claim(&self) -> bool {
         !self.taken.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::SeqCst)
     }
 
     pub(super) fn leave(&self, now: Instant) {
@@ -89,10 +93,13 @@ impl Seat {
         }
     }
 
-    /// Runs `wait` as one of those that wait without driving.
-    pub(crate) fn wait_beside<T>(&self, wait: impl FnOnce() -> T) -> T {
+    /// Runs `wait` as one of those that wait without driving; `None` if nobody drives any more.
+    ///
+    /// Who leaves the seat looks for those that wait after it has left; this looks for the seat after it
+    /// said that it waits. One of the two sees the other.
+    pub(crate) fn wait_beside<T>(&self, wait: impl FnOnce() -> T) -> Option<T> {
         self.others.fetch_add(1, Ordering::SeqCst);
-        let waited = wait();
+        let waited = self.is_taken().then(wait);
         self.others.fetch_sub(1, Ordering::SeqCst);
         waited
     }

@@ -312,7 +312,14 @@ impl Run {
     }
 
     fn check_bounds(&mut self, report: &SimulationReport) {
-        let wrong = &mut self.world.wrong;
+        let World { members, wrong, .. } = &mut self.world;
+        if self.config.outages.is_empty() {
+            let senders =
+                members[self.publishers.clone()].iter().filter_map(|m| m.sender.as_deref());
+            for event in senders.flat_map(|s| &s.parted) {
+                wrong.add(|| format!("nothing happened to a subscriber, and yet {event:?}"));
+            }
+        }
         let path = &self.config.path;
         let in_order = path.reorder == 0.0 && path.duplicate == 0.0;
         if in_order && report.lost_frames == 0 && report.naks > 0 {

@@ -59,8 +59,8 @@ pub(super) struct Sender {
     closing: bool,
     /// Live subscribers, by the publisher's events.
     pub(super) receivers: usize,
-    /// Subscribers that were let go or not heard of any more.
-    pub(super) parted: u64,
+    /// What became of subscribers that were let go, or not heard of any more.
+    pub(super) parted: Vec<PublisherEvent>,
     pub(super) closed: Option<Closed>,
     /// Its numbers, as of its end.
     pub(super) stats: PublisherStats,
@@ -84,7 +84,7 @@ impl Sender {
             sent: 0,
             closing: false,
             receivers: 0,
-            parted: 0,
+            parted: Vec::new(),
             closed: None,
             stats: PublisherStats::default(),
         }
@@ -152,9 +152,9 @@ impl Sender {
                 PublisherEvent::SubscriberLeft { .. } => self.receivers -= 1,
                 PublisherEvent::SubscriberLost { .. } => {
                     self.receivers -= 1;
-                    self.parted += 1;
+                    self.parted.push(event);
                 }
-                PublisherEvent::SubscriberReleased { .. } => self.parted += 1,
+                PublisherEvent::SubscriberReleased { .. } => self.parted.push(event),
                 PublisherEvent::Closed(closed) => {
                     self.closed = Some(closed);
                     self.stats = report.stats.clone();

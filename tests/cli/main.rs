@@ -9,4 +9,5 @@ mod bench;
 mod files;
 mod harness;
 mod pubsub;
+mod sim;
 mod usage;

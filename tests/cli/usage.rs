@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use crate::harness::{Folder, Run, group, qcast, run};
 
-const COMMANDS: [&str; 8] =
-    ["pub", "sub", "send", "receive", "bench", "demo", "decode", "completions"];
+const COMMANDS: [&str; 9] =
+    ["pub", "sub", "send", "receive", "bench", "sim", "demo", "decode", "completions"];
 
 #[test]
 fn help_is_for_newcomers() {
@@ -52,6 +52,12 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["sub", "-g", "x", "--reliability", "best"], "best-effort"),
         (&["sub", "-g", "x", "--count", "0"], "--count"),
         (&["sub", "-g", "x", "--timeout", "0"], "seconds"),
+        (&["sim", "--loss", "1"], "such as 0.02"),
+        (&["sim", "--subscribers", "0"], "1 to 16384"),
+        (&["sim", "--size", "15"], "16 to"),
+        (&["sim", "--latency", "50"], "50us"),
+        (&["sim", "--latency", "0us"], "more than 0"),
+        (&["sim", "--burst", "0"], "1 or more"),
         (&["pub", "-g", "x", "--policy", "quorum:0"], "quorum:N"),
         (&["pub", "-g", "x", "--policy", "fastest"], "unlimited"),
         (&["pub", "-g", "x", "--rate", "0"], "per second"),

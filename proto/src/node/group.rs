@@ -8,8 +8,8 @@ use super::{Event, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
-use crate::subscribe::stream::{Phase, ReceiveStream, Speaker, StreamStats, Subscription};
-use crate::subscribe::{Reliability, StreamKey};
+use crate::subscribe::stream::{Phase, ReceiveStream, StreamStats, Subscription};
+use crate::subscribe::{Fate, Speaker, StreamInfo, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
 use crate::wire::frame::{Frame, FrameError, FrameHeader, FrameKind};
@@ -24,13 +24,20 @@ pub(super) struct Group<T, R> {
     pub(super) publishers: BTreeMap<PublisherId, PublishStream<T>>,
     pub(super) subscriptions: BTreeMap<SubscriberId, Subscription>,
     pub(super) streams: BTreeMap<StreamKey, ReceiveStream<R>>,
+    /// Streams whose publishers were silent for long. Should one come back, its subscribers get what
+    /// follows, and nothing twice. Together with the others they are bounded by the same number.
+    pub(super) dormant: BTreeMap<StreamKey, ReceiveStream<R>>,
     /// Last words to publishers; bounded by the number of streams.
     pub(super) farewells: VecDeque<(PeerAddr, StreamKey, Status)>,
     pub(super) counters: GroupCounters,
     /// The numbers of streams that are no longer followed.
     pub(super) past: StreamStats,
-    /// What is next asked for something to send.
-    pub(super) cursor: usize,
+    /// Which publisher is asked first for something to send, and how often in a row it was.
+    pub(super) turn: (PublisherId, u32),
+    /// No stream has anything to say until something happens.
+    pub(super) hush: bool,
+    /// Since when nothing of it can leave.
+    pub(super) blocked: Option<Instant>,
     /// Reassembly of own messages, for subscriptions that want them.
     pub(super) own: super::transmit::OwnDelivery,
 }
@@ -66,6 +73,7 @@ pub(super) struct Input<'a, R> {
     pub(super) multicast: bool,
     pub(super) local: bool,
     pub(super) config: &'a NodeConfig,
+    pub(super) headroom: u32,
     pub(super) rng: &'a mut fastrand::Rng,
     pub(super) out: &'a mut VecDeque<Event<R>>,
 }
@@ -80,30 +88,34 @@ impl<T, R: RxFrame> Group<T, R> {
             publishers: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             streams: BTreeMap::new(),
+            dormant: BTreeMap::new(),
             farewells: VecDeque::new(),
             counters: GroupCounters::default(),
             past: StreamStats::default(),
-            cursor: 0,
+            turn: (PublisherId(0), 0),
+            hush: false,
+            blocked: None,
             own: Default::default(),
         }
     }
 
     pub(super) fn readdress(&mut self, now: Instant, address: PeerAddr) {
         self.address = address;
+        self.hush = false;
         for p in self.publishers.values_mut() {
             p.readdress(now);
         }
         for s in self.streams.values_mut() {
-            s.speak_soon(now);
+            s.speak_soon();
         }
     }
 
-    pub(super) fn forgive(&mut self, pause: Duration) {
+    pub(super) fn forgive(&mut self, now: Instant, pause: Duration) {
         for p in self.publishers.values_mut() {
-            p.forgive(pause);
+            p.forgive(now, pause);
         }
         for s in self.streams.values_mut() {
-            s.last_heard += pause;
+            s.forgive(now, pause);
         }
     }
 
@@ -113,7 +125,8 @@ impl<T, R: RxFrame> Group<T, R> {
         subscription: Subscription,
         out: &mut VecDeque<Event<R>>,
     ) {
-        for s in self.streams.values_mut() {
+        self.hush = false;
+        for s in self.streams.values_mut().chain(self.dormant.values_mut()) {
             s.attach(now, &subscription, out);
         }
         self.subscriptions.insert(subscription.id, subscription);
@@ -130,19 +143,16 @@ impl<T, R: RxFrame> Group<T, R> {
             return;
         }
         self.own.forget(id);
+        self.hush = false;
         for s in self.streams.values_mut() {
             if s.detach(id) {
-                let who = Speaker {
-                    node: config.id,
-                    name: &config.name,
-                    headroom,
-                    room: 0,
-                    backlog: 0,
-                    tag: None,
-                    local_loss: false,
-                };
-                self.farewells.push_back((s.publisher, s.key, s.farewell(now, &who)));
+                let status = s.farewell(now, &last_words(config, headroom));
+                self.farewells.push_back((s.publisher, s.key, status));
             }
+        }
+        self.dormant.retain(|_, s| !s.detach(id));
+        if self.subscriptions.is_empty() {
+            self.streams.retain(|_, s| !matches!(s.phase, Phase::Unknown { .. }));
         }
     }
 
@@ -168,6 +178,7 @@ impl<T, R: RxFrame> Group<T, R> {
             return;
         }
         self.counters.frames += 1;
+        self.hush = false;
         if header.session == self.session {
             self.handle_own(input, &header, checked.body());
             return;
@@ -264,12 +275,19 @@ impl<T, R: RxFrame> Group<T, R> {
                 let beat = control::decode::<Heartbeat>(body)?;
                 if let Some(stream) = self.stream(input, header) {
                     stream.handle_heartbeat(now, &beat, local, input.rng, input.out);
+                    if stream.owes_farewell() {
+                        let status =
+                            stream.farewell(now, &last_words(input.config, input.headroom));
+                        let publisher = stream.publisher;
+                        self.farewells.push_back((publisher, key, status));
+                    }
                 }
             }
             FrameKind::Gone => {
                 let gone = control::decode::<Gone>(body)?;
                 if let Some(stream) = self.known(input, key) {
-                    stream.handle_gone(now, crate::addr::Sequence(gone.oldest), input.out);
+                    let oldest = crate::addr::Sequence(gone.oldest);
+                    stream.handle_gone(now, oldest, input.rng, input.out);
                 }
             }
             FrameKind::Released => {
@@ -284,7 +302,10 @@ impl<T, R: RxFrame> Group<T, R> {
             }
             FrameKind::Nak => {
                 let nak = control::decode::<Nak>(body)?;
-                if let Some(stream) = self.streams.get_mut(&key) {
+                // One that only this node got did not reach the publisher.
+                if let Some(stream) = self.streams.get_mut(&key)
+                    && input.multicast
+                {
                     stream.handle_foreign_nak(now, &nak);
                 }
             }
@@ -293,6 +314,7 @@ impl<T, R: RxFrame> Group<T, R> {
         Ok(())
     }
 
+    /// Requirements: `R-JOIN-1`, `R-RESTART-1` to `R-RESTART-3`, `R-SPOOF-1`.
     fn handle_announce(
         &mut self,
         input: &mut Input<'_, R>,
@@ -302,44 +324,58 @@ impl<T, R: RxFrame> Group<T, R> {
         let now = input.now;
         let node = NodeId(announce.node);
         let key = StreamKey { session: header.session, stream: header.stream };
-        let stale = self.streams.values().any(|s| {
+        if PeerAddr::from(announce.address) != input.from {
+            // An announcement is about its own sender (case 126).
+            self.counters.spoofed += 1;
+            return;
+        }
+        let newer = |s: &ReceiveStream<R>| {
             s.key.session != key.session
                 && s.incarnation > announce.incarnation
                 && s.info().is_some_and(|i| i.node == node)
-        });
-        if stale || node == input.config.id {
+        };
+        if node == input.config.id || self.streams.values().any(newer) {
             // A late word of an earlier life, or of somebody with this node's identity.
             self.counters.stale += 1;
             self.streams.remove(&key);
             return;
         }
         let Some(stream) = self.stream(input, header) else { return };
-        let fresh = stream.info().is_none();
+        let known = stream.info().map(|i| i.node);
+        if known.is_some_and(|known| known != node) || !stream.may_speak(now, input.from) {
+            self.counters.spoofed += 1;
+            return;
+        }
         stream.incarnation = announce.incarnation;
-        if fresh {
-            let wanted: Vec<&Subscription> = self.subscriptions.values().collect();
-            let stream = self.streams.get_mut(&key).expect("it was there a moment ago");
-            stream.resolve(now, announce, &wanted, input.rng, input.out);
-        } else {
+        stream.publisher = input.from;
+        if known.is_some() {
             let local = input.local;
             stream.handle_heartbeat(now, &announce.heartbeat, local, input.rng, input.out);
+            return;
         }
-        if fresh {
-            self.supersede(key, announce, input);
-        }
+        let info = stream.describe(node, &announce.name, &announce.topic);
+        self.supersede(&info, announce.incarnation, input);
+        let stream = self.streams.get_mut(&key).expect("it was there a moment ago");
+        stream.resolve(now, announce, self.subscriptions.values(), input.rng, input.out);
     }
 
     /// A new life of a node takes the place of its earlier ones (case 110).
-    fn supersede(&mut self, key: StreamKey, announce: &Announce, input: &mut Input<'_, R>) {
-        let Some(info) = self.streams.get(&key).and_then(|s| s.info().cloned()) else { return };
-        for (k, s) in &mut self.streams {
-            let earlier = k.session != key.session
-                && s.incarnation < announce.incarnation
-                && s.info().is_some_and(|i| i.node == info.node && i.topic == info.topic);
-            if earlier && s.is_wanted() {
-                s.supersede(&info, input.out);
-            }
+    fn supersede(&mut self, by: &StreamInfo, incarnation: u64, input: &mut Input<'_, R>) {
+        let is_earlier = |s: &ReceiveStream<R>| {
+            s.key.session != by.key.session
+                && s.incarnation < incarnation
+                && s.info().is_some_and(|i| i.node == by.node && i.topic == by.topic)
+        };
+        for s in self.streams.values_mut().filter(|s| is_earlier(s)) {
+            s.supersede(by, input.out);
         }
+        self.dormant.retain(|_, s| {
+            let earlier = is_earlier(s);
+            if earlier {
+                s.supersede(by, input.out);
+            }
+            !earlier
+        });
     }
 
     /// The stream that a frame of its publisher belongs to; a new one if it was not known.
@@ -349,18 +385,54 @@ impl<T, R: RxFrame> Group<T, R> {
         header: &FrameHeader,
     ) -> Option<&mut ReceiveStream<R>> {
         let key = StreamKey { session: header.session, stream: header.stream };
-        if !self.streams.contains_key(&key) && !self.may_follow(input) {
-            self.counters.streams_refused += 1;
-            return None;
+        if !self.streams.contains_key(&key) {
+            self.follow(input, key, header.kind)?;
         }
-        let stream = self.streams.entry(key).or_insert_with(|| {
-            ReceiveStream::new(input.now, key, input.from, input.config.receive_window)
-        });
+        let stream = self.streams.get_mut(&key)?;
         if stream.publisher != input.from && header.kind != FrameKind::Announce {
             self.counters.spoofed += 1;
             return None;
         }
         Some(stream)
+    }
+
+    /// Begins to follow a stream, or follows one again.
+    fn follow(&mut self, input: &Input<'_, R>, key: StreamKey, kind: FrameKind) -> Option<()> {
+        if let Some(stream) = self.dormant.get(&key) {
+            if stream.publisher != input.from && kind != FrameKind::Announce {
+                self.counters.spoofed += 1;
+                return None;
+            }
+            let stream = self.dormant.remove(&key)?;
+            self.streams.insert(key, stream);
+            return Some(());
+        }
+        if !self.may_follow(input, kind) {
+            self.counters.streams_refused += 1;
+            return None;
+        }
+        if self.streams.len() + self.dormant.len() >= input.config.max_streams {
+            self.forget_longest_silent();
+        }
+        let capacity = input.config.receive_window;
+        self.streams.insert(key, ReceiveStream::new(input.now, key, input.from, capacity));
+        Some(())
+    }
+
+    /// A description settles a stream at once; others wait for theirs, and only so many.
+    fn may_follow(&self, input: &Input<'_, R>, kind: FrameKind) -> bool {
+        let of_peer = || self.streams.values().filter(|s| s.publisher == input.from);
+        let unknown = || of_peer().filter(|s| matches!(s.phase, Phase::Unknown { .. })).count();
+        self.streams.len() < input.config.max_streams
+            && of_peer().count() < input.config.max_streams_per_peer
+            && (kind == FrameKind::Announce || unknown() < input.config.max_unknown_per_peer)
+    }
+
+    fn forget_longest_silent(&mut self) {
+        let longest = self.dormant.iter().min_by_key(|(_, s)| s.last_heard).map(|(key, _)| *key);
+        if let Some(key) = longest {
+            self.dormant.remove(&key);
+        }
     }
 
     fn known(&mut self, input: &Input<'_, R>, key: StreamKey) -> Option<&mut ReceiveStream<R>> {
@@ -372,27 +444,28 @@ impl<T, R: RxFrame> Group<T, R> {
         Some(stream)
     }
 
-    fn may_follow(&self, input: &Input<'_, R>) -> bool {
-        let unknown = self
-            .streams
-            .values()
-            .filter(|s| matches!(s.phase, Phase::Unknown { .. }) && s.publisher == input.from)
-            .count();
-        self.streams.len() < input.config.max_streams && unknown < input.config.max_unknown_per_peer
-    }
-
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) {
         for p in self.publishers.values_mut() {
             p.handle_timeout(now);
         }
+        self.hush = false;
+        let mut asleep = Vec::new();
         let past = &mut self.past;
-        self.streams.retain(|_, s| {
-            let forget = s.handle_timeout(now, out);
-            if forget {
-                *past = *past + s.stats;
+        self.streams.retain(|key, s| match s.handle_timeout(now, out) {
+            Fate::Stays => true,
+            Fate::Sleeps => {
+                asleep.push(*key);
+                true
             }
-            !forget
+            Fate::Ends => {
+                *past = *past + s.stats;
+                false
+            }
         });
+        for key in asleep {
+            let stream = self.streams.remove(&key).expect("it was there a moment ago");
+            self.dormant.insert(key, stream);
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
@@ -407,32 +480,57 @@ impl<T, R: RxFrame> Group<T, R> {
         })
     }
 
-    /// Frames that a stream may have sent to it: what the reliable subscriptions have room for, shared
-    /// among the streams.
-    pub(super) fn room(&self) -> usize {
-        let room = self
-            .subscriptions
-            .values()
-            .filter(|s| s.config.reliability.wants_repair())
-            .map(|s| s.room)
-            .min()
-            .unwrap_or(usize::MAX);
-        if room == 0 { 0 } else { (room / self.wanted()).max(1) }
+    /// Shares the room of each subscription among the streams that fill it.
+    pub(super) fn share_room(&mut self) {
+        for s in self.subscriptions.values_mut() {
+            (s.streams, s.promised) = (0, 0);
+        }
+        for stream in self.streams.values().filter(|s| s.is_live()) {
+            for a in &stream.attached {
+                if let Some(s) = self.subscriptions.get_mut(&a.subscriber) {
+                    s.streams += 1;
+                    s.promised = s.promised.saturating_add(stream.promised());
+                }
+            }
+        }
     }
 
-    /// How many streams are wanted, at least one.
-    pub(super) fn wanted(&self) -> usize {
-        self.streams.values().filter(|s| s.is_wanted()).count().max(1)
-    }
-
+    /// The tag of this node: of its first subscription that has one.
     pub(super) fn tag(&self) -> Option<u32> {
         self.subscriptions.values().find_map(|s| s.config.tag)
     }
 
-    /// Whether every subscription that wants own messages of any topic has room for a frame.
-    pub(super) fn own_room(&self) -> bool {
-        self.subscriptions.values().all(|s| {
-            !s.config.own_messages || s.room > 0 || s.config.reliability != Reliability::Ordered
-        })
+    /// Whether every reliable subscription that takes own messages of the publisher has room for a frame.
+    pub(super) fn own_room(&self, publisher: PublisherId) -> bool {
+        let full = |s: &Subscription| {
+            s.config.own_messages && s.room == 0 && s.config.reliability.wants_repair()
+        };
+        let topic = self.publishers.get(&publisher).map_or("", |p| p.config.topic.as_str());
+        !self.subscriptions.values().any(|s| full(s) && s.config.topics.matches(topic))
     }
+}
+
+/// What a node says of itself when its last subscription leaves.
+fn last_words(config: &NodeConfig, headroom: u32) -> Speaker<'_> {
+    Speaker {
+        node: config.id,
+        incarnation: config.incarnation,
+        name: &config.name,
+        headroom,
+        room: 0,
+        backlog: 0,
+        tag: None,
+        local_loss: false,
+    }
+}
+
+/// The room that a stream's reliable subscriptions have for it.
+pub(super) fn room_for<R: RxFrame>(
+    stream: &ReceiveStream<R>,
+    subscriptions: &BTreeMap<SubscriberId, Subscription>,
+) -> usize {
+    let reliable = stream.attached.iter().filter(|a| a.reliability.wants_repair());
+    let mine = stream.promised();
+    let rooms = reliable.filter_map(|a| subscriptions.get(&a.subscriber)).map(|s| s.share(mine));
+    rooms.min().unwrap_or(usize::MAX)
 }

@@ -48,7 +48,9 @@ pub struct NodeConfig {
     pub backlog: usize,
     /// Streams that are followed in a group; more are refused and counted.
     pub max_streams: usize,
-    /// Streams of one peer that are not described yet.
+    /// Of those, streams of one peer.
+    pub max_streams_per_peer: usize,
+    /// Of those, streams of one peer that are not described yet.
     pub max_unknown_per_peer: usize,
 }
 
@@ -63,6 +65,7 @@ impl NodeConfig {
             receive_window: 1024,
             backlog: usize::MAX,
             max_streams: 1024,
+            max_streams_per_peer: 256,
             max_unknown_per_peer: 16,
         }
     }
@@ -81,7 +84,8 @@ pub struct Node<T, R> {
     local_loss_until: Instant,
     headroom: u32,
     last_turn: Instant,
-    cursor: GroupId,
+    /// Which group is asked first for something to send, and how often in a row it was.
+    turn: (GroupId, u32),
 }
 
 /// After the device said that it dropped for want of a receive, gaps found within this time are taken for
@@ -104,7 +108,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             local_loss_until: Instant::ZERO,
             headroom: 0,
             last_turn: now,
-            cursor: GroupId(0),
+            turn: (GroupId(0), 0),
         }
     }
 
@@ -175,7 +179,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// [`Node::handle_sent`] and are dropped.
     pub fn remove_publisher(&mut self, publisher: PublisherId) {
         for g in self.groups.values_mut() {
-            g.publishers.remove(&publisher);
+            if let Some(p) = g.publishers.remove(&publisher) {
+                g.own.forget_stream(p.stream);
+            }
         }
     }
 
@@ -200,7 +206,10 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Why a stream stands still, if it does.
     pub fn hold(&mut self, publisher: PublisherId) -> Option<Hold> {
-        self.publisher(publisher)?.hold()
+        let g = self.groups.values_mut().find(|g| g.publishers.contains_key(&publisher))?;
+        let own_room = g.own_room(publisher);
+        let p = g.publishers.get_mut(&publisher)?;
+        p.hold().or_else(|| (!own_room && !p.is_sent()).then_some(Hold::Own))
     }
 
     /// A stream's numbers.
@@ -229,7 +238,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     ) -> Option<SubscriberId> {
         let id = SubscriberId(self.id());
         let room = config.queue;
-        let subscription = Subscription { id, config, opened: now, room };
+        let subscription = Subscription { id, config, opened: now, room, streams: 0, promised: 0 };
         let g = self.groups.get_mut(&group)?;
         g.open_subscriber(now, subscription, &mut self.events);
         Some(id)
@@ -244,9 +253,11 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Says how many more frames a subscription's queue takes. Call it before [`Node::poll_transmit`].
     pub fn set_room(&mut self, subscriber: SubscriberId, room: usize) {
-        if let Some(s) = self.groups.values_mut().find_map(|g| g.subscriptions.get_mut(&subscriber))
-        {
-            s.room = room;
+        for g in self.groups.values_mut() {
+            if let Some(s) = g.subscriptions.get_mut(&subscriber) {
+                g.hush &= s.room == room;
+                s.room = room;
+            }
         }
     }
 
@@ -269,6 +280,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         multicast: bool,
         frame: R,
     ) {
+        self.wake(now);
         let local = now < self.local_loss_until;
         if let Some(g) = self.groups.get_mut(&group) {
             let mut input = group::Input {
@@ -277,6 +289,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
                 multicast,
                 local,
                 config: &self.config,
+                headroom: self.headroom,
                 rng: &mut self.rng,
                 out: &mut self.events,
             };
@@ -298,23 +311,44 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Does what is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let pause = now.saturating_since(self.last_turn);
-        if pause > PAUSE {
-            let idle = self.poll_timeout().map_or(pause, |due| now.saturating_since(due));
-            if idle > PAUSE {
-                self.groups.values_mut().for_each(|g| g.forgive(idle));
+        self.wake(now);
+        for g in self.groups.values_mut().filter(|g| g.blocked.is_none()) {
+            g.handle_timeout(now, &mut self.events);
+        }
+    }
+
+    /// Says whether a group's frames cannot leave for now: until they can, [`Node::poll_transmit`] gives none of
+    /// it, and nothing of it is due. Peers that it does not hear meanwhile are forgiven.
+    pub fn set_blocked(&mut self, now: Instant, group: GroupId, blocked: bool) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        if blocked {
+            g.blocked.get_or_insert(now);
+        } else if let Some(since) = g.blocked.take() {
+            let pause = now.saturating_since(since);
+            if pause > PAUSE {
+                g.forgive(now, pause);
             }
         }
+    }
+
+    /// Notices that this node slept through what was due: others did not go silent, it did not listen.
+    fn wake(&mut self, now: Instant) {
+        let pause = now.saturating_since(self.last_turn);
         self.last_turn = now;
-        for g in self.groups.values_mut() {
-            g.handle_timeout(now, &mut self.events);
+        if pause <= PAUSE {
+            return;
+        }
+        let slept = self.poll_timeout().map_or(pause, |due| now.saturating_since(due));
+        if slept > PAUSE {
+            self.groups.values_mut().for_each(|g| g.forgive(now, slept));
         }
     }
 
     /// When [`Node::handle_timeout`] or [`Node::poll_transmit`] has something to do, if nothing else
     /// happens before. Ask again after every input.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.groups.values().filter_map(Group::poll_timeout).min()
+        let able = self.groups.values().filter(|g| g.blocked.is_none());
+        able.filter_map(Group::poll_timeout).min()
     }
 
     /// What happened. Ask until it is `None`, after every input.
@@ -334,7 +368,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// The numbers of all streams that were ever followed in a group.
     pub fn stream_totals(&self, group: GroupId) -> StreamStats {
         let Some(g) = self.groups.get(&group) else { return StreamStats::default() };
-        g.streams.values().fold(g.past, |sum, s| sum + s.stats)
+        g.streams.values().chain(g.dormant.values()).fold(g.past, |sum, s| sum + s.stats)
     }
 
     /// A group's counters.

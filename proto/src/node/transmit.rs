@@ -2,13 +2,13 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
+use super::group::room_for;
 use super::{Event, FrameToken, Group, GroupId, Node, PublisherId, SubscriberId, To, Transmit};
 use crate::addr::{PeerAddr, Sequence, SessionId, StreamId};
 use crate::buf::{RxFrame, TxFrame};
 use crate::publish::Outgoing;
-use crate::subscribe::StreamKey;
 use crate::subscribe::assembly::InOrder;
-use crate::subscribe::stream::{Speaker, Upstream};
+use crate::subscribe::{Speaker, StreamKey, Upstream};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce};
 use crate::wire::frame::{FRAME_HEADER, FrameHeader, FrameKind, fragment_of_checked};
@@ -23,7 +23,15 @@ impl OwnDelivery {
     pub(super) fn forget(&mut self, subscriber: SubscriberId) {
         self.parts.retain(|(s, _), _| *s != subscriber);
     }
+
+    pub(super) fn forget_stream(&mut self, stream: StreamId) {
+        self.parts.retain(|(_, s), _| *s != stream);
+    }
 }
+
+/// Frames of one group, or of one publisher in it, before the next gets its turn: a run of equal frames
+/// is cheap on every device, and nobody waits for a whole window.
+const RUN: u32 = 32;
 
 /// A control frame to be written.
 struct Control<'a> {
@@ -38,11 +46,14 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// What to send next. Ask until it is `None`, after every input and timeout. Bounded: everything that
     /// it may give was queued by an input or is due by `now`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<T>> {
-        let mut at = self.cursor;
+        let (mut at, run) = self.turn;
+        if run >= RUN {
+            at = GroupId(at.0.wrapping_add(1));
+        }
         for _ in 0..self.groups.len() {
             let id = *self.groups.range(at..).chain(&self.groups).next()?.0;
             if let Some(transmit) = self.poll_group(now, id) {
-                self.cursor = id;
+                self.turn = (id, if self.turn.0 == id && run < RUN { run + 1 } else { 1 });
                 return Some(transmit);
             }
             at = GroupId(id.0 + 1);
@@ -50,58 +61,67 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         None
     }
 
+    /// First what few and timed words its streams have for their publishers, then what its publishers
+    /// have for the group, in turns.
     fn poll_group(&mut self, now: Instant, id: GroupId) -> Option<Transmit<T>> {
-        let group = self.groups.get_mut(&id)?;
-        if let Some((to, key, status)) = group.farewells.front()
-            && !self.control.is_empty()
-        {
-            let (to, key) = (To::Peer(*to), *key);
-            let status = status.clone();
-            group.farewells.pop_front();
-            return self.control(
-                id,
-                &Control {
-                    kind: FrameKind::Status,
-                    session: key.session,
-                    stream: key.stream,
-                    to,
-                    write: &|out| control::encode(&status, out).ok(),
-                },
-            );
+        if self.groups.get(&id)?.blocked.is_some() {
+            return None;
         }
-        let own_room = group.own_room();
         let can_control = !self.control.is_empty();
-        let publishers = group.publishers.len();
-        let sources = publishers + group.streams.len();
-        for step in 0..sources {
-            let at = (group.cursor + step) % sources;
-            if at < publishers {
-                let (publisher, p) =
-                    group.publishers.iter_mut().nth(at).expect("at is below their number");
-                let Some(outgoing) = p.poll_transmit(now, can_control, own_room) else { continue };
-                let publisher = *publisher;
-                group.cursor = at;
+        if can_control && let Some(transmit) = self.poll_streams(now, id) {
+            return Some(transmit);
+        }
+        let group = self.groups.get_mut(&id)?;
+        let (mut at, run) = group.turn;
+        if run >= RUN {
+            at = PublisherId(at.0.wrapping_add(1));
+        }
+        for _ in 0..group.publishers.len() {
+            let publisher = *group.publishers.range(at..).chain(&group.publishers).next()?.0;
+            let own_room = group.own_room(publisher);
+            let p = group.publishers.get_mut(&publisher)?;
+            if let Some(outgoing) = p.poll_transmit(now, can_control, own_room) {
+                let same = group.turn.0 == publisher && run < RUN;
+                group.turn = (publisher, if same { run + 1 } else { 1 });
                 return self.outgoing(now, id, publisher, outgoing);
             }
-            if !can_control {
-                continue;
-            }
-            let room = group.room();
+            at = PublisherId(publisher.0 + 1);
+        }
+        None
+    }
+
+    /// What the streams of a group have to say to their publishers. The caller has seen that there is a
+    /// frame for it.
+    fn poll_streams(&mut self, now: Instant, id: GroupId) -> Option<Transmit<T>> {
+        let group = self.groups.get_mut(&id)?;
+        if let Some((to, key, status)) = group.farewells.pop_front() {
+            return self.upstream(id, key, to, &Upstream::Status(status));
+        }
+        if group.hush {
+            return None;
+        }
+        group.share_room();
+        let tag = group.tag();
+        let live = group.streams.values().filter(|s| s.is_live()).count().max(1);
+        let backlog = (self.config.backlog / live).max(1);
+        let local_loss = now < self.local_loss_until;
+        for s in group.streams.values_mut() {
             let who = Speaker {
                 node: self.config.id,
+                incarnation: self.config.incarnation,
                 name: &self.config.name,
                 headroom: self.headroom,
-                room,
-                backlog: (self.config.backlog / group.wanted()).max(1),
-                tag: group.tag(),
-                local_loss: now < self.local_loss_until,
+                room: room_for(s, &group.subscriptions),
+                backlog,
+                tag,
+                local_loss,
             };
-            let s = group.streams.values_mut().nth(at - publishers).expect("at is below the sum");
-            let Some(upstream) = s.poll_upstream(now, &who, &mut self.rng) else { continue };
-            let (to, key) = (s.publisher, s.key);
-            group.cursor = at;
-            return self.upstream(id, key, to, &upstream);
+            if let Some(upstream) = s.poll_upstream(now, &who, &mut self.rng) {
+                let (to, key) = (s.publisher, s.key);
+                return self.upstream(id, key, to, &upstream);
+            }
         }
+        group.hush = true;
         None
     }
 
@@ -138,14 +158,14 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
                 self.control(id, &control(&|out| control::encode(&beat, out).ok()))
             }
             Outgoing::Announce(_, heartbeat, first) => {
-                let age = now.saturating_since(p.born);
+                let age = now.saturating_since(p.born).as_micros();
                 let announce = Announce {
                     node: self.config.id.0,
                     incarnation: self.config.incarnation,
                     name: self.config.name.clone(),
                     topic: p.config.topic.clone(),
                     address: group.address.into(),
-                    age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+                    age_us: u64::try_from(age).unwrap_or(u64::MAX),
                     heartbeat,
                     first,
                 };

@@ -4,10 +4,11 @@
 //! (`edge`). A policy makes two numbers of them: the first sequence that must not be sent yet, and the
 //! first that must stay retained. Requirements: `R-FLOW-1` to `R-FLOW-5`.
 
-use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::table::{Change, Receiver, Table};
 use crate::addr::{NodeId, PeerAddr, Sequence};
 use crate::time::Instant;
 use crate::wire::control::Status;
@@ -25,49 +26,6 @@ pub enum FlowPolicy {
     Tagged(u32),
     /// Nobody: repairs reach as far back as the window does.
     Unlimited,
-}
-
-/// A subscriber as the publisher knows it.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Receiver {
-    /// Its name.
-    pub name: String,
-    /// Where it is reached.
-    pub address: PeerAddr,
-    /// Everything before this has been received there.
-    pub next: Sequence,
-    /// It has no room for this and later frames.
-    pub edge: Sequence,
-    /// When it was last heard of.
-    pub heard: Instant,
-    /// Receives posted to its SRQ when it last spoke.
-    pub headroom: u32,
-    /// Its tag.
-    pub tag: Option<u32>,
-    /// Whether it wants repairs.
-    pub reliable: bool,
-    /// Whether it is no longer waited for, because it stayed behind.
-    pub released: bool,
-    /// NAKs from it.
-    pub naks: u64,
-    /// Frames that it has missed so far.
-    pub missing: u64,
-    /// When the publisher first stood still because of it, with no step since.
-    held_since: Option<Instant>,
-}
-
-/// What a status changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlowChange {
-    /// A subscriber that was not known.
-    Joined,
-    /// A known one.
-    Moved,
-    /// It left.
-    Left,
-    /// It was refused: the table is full.
-    Refused,
 }
 
 /// Why a publisher may not send on.
@@ -92,74 +50,53 @@ pub enum Hold {
         /// The quorum.
         want: usize,
     },
+    /// A reliable subscription of this node, which takes its own messages, has no room.
+    Own,
 }
 
 /// The table of subscribers and what follows from it.
 #[derive(Debug)]
 pub(crate) struct Flow {
     policy: FlowPolicy,
-    receivers: BTreeMap<NodeId, Receiver>,
-    /// Who speaks from where: NAKs do not say whose they are.
-    by_address: BTreeMap<PeerAddr, NodeId>,
-    reliable: usize,
-    /// Frames that subscribers have missed since they were first heard, all together.
-    missing: u64,
-    /// No receiver was last heard of before this: looked up anew only when it is long ago.
-    heard_since: Instant,
-    max_receivers: usize,
+    pub(crate) table: Table,
     /// Frames that are retained: no subscriber can be further behind than that.
     window: u64,
-    /// Recomputed when needed: with thousands of subscribers not at every status.
+    /// Recomputed only when the last subscriber at a mark moved: with thousands of them, not at every
+    /// status.
     cached: Option<Marks>,
+    /// When [`Flow::held`] looks again.
+    look_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marks {
     /// The first sequence that must not be sent.
     limit: Sequence,
+    /// Subscribers whose room ends there.
+    at_limit: usize,
     /// The first sequence that must stay retained.
     confirmed: Sequence,
-    holder: Option<NodeId>,
+    /// Subscribers that lack it.
+    at_confirmed: usize,
 }
 
 const FREE: Sequence = Sequence(u64::MAX);
 
+/// How exactly the grace is kept.
+const LOOK: Duration = Duration::from_millis(5);
+
 impl Flow {
     pub(crate) fn new(policy: FlowPolicy, max_receivers: usize, window: usize) -> Self {
-        let window = window as u64;
         Self {
             policy,
-            receivers: BTreeMap::new(),
-            by_address: BTreeMap::new(),
-            reliable: 0,
-            missing: 0,
-            heard_since: Instant::ZERO,
-            max_receivers,
-            window,
+            table: Table::new(max_receivers),
+            window: window.max(1) as u64,
             cached: None,
+            look_at: Instant::ZERO,
         }
     }
 
-    pub(crate) fn receivers(&self) -> &BTreeMap<NodeId, Receiver> {
-        &self.receivers
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.receivers.len()
-    }
-
-    /// Live subscribers that want repairs: the group size of NAK back-off.
-    pub(crate) fn reliable(&self) -> usize {
-        self.reliable
-    }
-
-    /// Frames that subscribers have missed, all together.
-    pub(crate) fn missing(&self) -> u64 {
-        self.missing
-    }
-
-    /// Takes a status. `oldest` is the oldest retained frame, `head` the first not yet sent: a
-    /// subscriber cannot have more than was sent.
+    /// Takes a status. `oldest` is the oldest retained frame, `head` the first not yet sent.
     pub(crate) fn update(
         &mut self,
         now: Instant,
@@ -167,80 +104,39 @@ impl Flow {
         status: &Status,
         oldest: Sequence,
         head: Sequence,
-    ) -> FlowChange {
-        let node = NodeId(status.node);
-        if status.leaving {
-            return match self.remove(node) {
-                Some(_) => FlowChange::Left,
-                None => FlowChange::Moved,
-            };
+    ) -> Change {
+        let change = self.table.update(now, from, status, (oldest, head, self.window));
+        match &change {
+            Change::Moved { next, edge, same_kind: true } => self.step(status.node, *next, *edge),
+            Change::Stale | Change::Spoofed | Change::Full => {}
+            _ => self.cached = None,
         }
-        let next = Sequence(status.next).min(head);
-        let edge = Sequence(status.edge).max(next).min(next.plus(self.window));
-        if let Some(r) = self.receivers.get_mut(&node) {
-            // A late status must not take back what a newer one said; an edge may shrink.
-            let advanced = next > r.next;
-            if next >= r.next {
-                r.edge = edge;
-                r.next = next;
-            }
-            r.heard = now;
-            r.headroom = status.headroom;
-            // Nobody can miss more than there is.
-            self.missing += status.missing.saturating_sub(r.missing).min(self.window);
-            r.missing = r.missing.max(status.missing);
-            self.reliable = self.reliable + usize::from(status.reliable) - usize::from(r.reliable);
-            r.reliable = status.reliable;
-            if r.address != from {
-                self.by_address.remove(&r.address);
-                self.by_address.insert(from, node);
-                r.address = from;
-            }
-            if advanced {
-                r.held_since = None;
-            }
-            // Readmitted once it is within what the others still have to confirm.
-            if r.released && r.next >= oldest && r.edge >= head {
-                r.released = false;
-            }
-            self.cached = None;
-            return FlowChange::Moved;
-        }
-        if self.receivers.len() >= self.max_receivers {
-            return FlowChange::Refused;
-        }
-        let receiver = Receiver {
-            name: status.name.clone(),
-            address: from,
-            next,
-            edge,
-            heard: now,
-            headroom: status.headroom,
-            tag: status.tag,
-            reliable: status.reliable,
-            // A joiner that is behind the window could never catch up; it must not hold others back.
-            released: next < oldest,
-            naks: 0,
-            missing: status.missing,
-            held_since: None,
-        };
-        if self.receivers.is_empty() {
-            self.heard_since = now;
-        }
-        self.receivers.insert(node, receiver);
-        self.by_address.insert(from, node);
-        self.reliable += usize::from(status.reliable);
-        self.cached = None;
-        FlowChange::Joined
+        change
     }
 
-    /// Counts a NAK of a subscriber, if it is known.
-    pub(crate) fn note_nak(&mut self, now: Instant, from: PeerAddr) {
-        let node = self.by_address.get(&from);
-        if let Some(r) = node.and_then(|node| self.receivers.get_mut(node)) {
-            r.naks += 1;
-            r.heard = now;
+    /// Keeps the marks when one subscriber went on from `next` and `edge`.
+    fn step(&mut self, node: u128, next: Sequence, edge: Sequence) {
+        let Some(marks) = &mut self.cached else { return };
+        let Some(r) = self.table.receivers().get(&NodeId(node)) else { return };
+        if !is_waited_for(self.policy, r) {
+            return;
         }
+        if let FlowPolicy::Quorum(_) = self.policy {
+            self.cached = None;
+            return;
+        }
+        shift(&mut marks.limit, &mut marks.at_limit, edge, r.edge);
+        shift(&mut marks.confirmed, &mut marks.at_confirmed, next, r.next);
+        if marks.at_limit == 0 || marks.at_confirmed == 0 {
+            self.cached = None;
+        }
+    }
+
+    /// Removes one subscriber that was not heard of for `timeout`.
+    pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> Option<(NodeId, Receiver)> {
+        let gone = self.table.expire(now, timeout)?;
+        self.cached = None;
+        Some(gone)
     }
 
     /// The first sequence that must not be sent.
@@ -255,8 +151,8 @@ impl Flow {
 
     /// Whom the publisher waits for, if it may not send `head`.
     pub(crate) fn hold(&mut self, head: Sequence) -> Option<Hold> {
-        let marks = self.marks();
-        if head < marks.limit {
+        let limit = self.marks().limit;
+        if head < limit {
             return None;
         }
         if let FlowPolicy::Quorum(want) = self.policy
@@ -264,10 +160,13 @@ impl Flow {
         {
             return Some(Hold::Quorum { have: self.waited_for().count(), want });
         }
-        let node = marks.holder?;
-        let r = self.receivers.get(&node)?;
+        let (node, r) =
+            self.waited_for().filter(|(_, r)| r.edge <= limit).max_by_key(|(_, r)| {
+                // Of several, the one that is furthest behind.
+                (head.since(r.next), r.edge)
+            })?;
         Some(Hold::Subscriber {
-            node,
+            node: *node,
             name: r.name.clone(),
             behind: head.since(r.next),
             headroom: r.headroom,
@@ -275,16 +174,18 @@ impl Flow {
     }
 
     /// Notes that the publisher stands still before `head`, and lets go whoever has held it for
-    /// `grace` without a step.
+    /// `grace` without a step. A quorum lets nobody go: that would only make it smaller.
     pub(crate) fn held(
         &mut self,
         now: Instant,
         head: Sequence,
         grace: Duration,
     ) -> Option<(NodeId, Duration)> {
+        if now < self.look_at || matches!(self.policy, FlowPolicy::Quorum(_)) {
+            return None;
+        }
         let policy = self.policy;
-        let mut released = None;
-        for (node, r) in &mut self.receivers {
+        for (node, r) in self.table.receivers_mut() {
             let holds = is_waited_for(policy, r) && r.edge <= head;
             match (holds, r.held_since) {
                 (false, _) => r.held_since = None,
@@ -292,94 +193,74 @@ impl Flow {
                 (true, Some(since)) if now.saturating_since(since) >= grace => {
                     r.released = true;
                     r.held_since = None;
-                    released = Some((*node, now.saturating_since(since)));
                     self.cached = None;
-                    break;
+                    return Some((*node, now.saturating_since(since)));
                 }
                 (true, Some(_)) => {}
             }
         }
-        released
-    }
-
-    /// Removes one subscriber that was not heard of for `timeout`.
-    pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> Option<(NodeId, Receiver)> {
-        if now.saturating_since(self.heard_since) < timeout {
-            return None;
-        }
-        let mut earliest = now;
-        for (node, r) in &self.receivers {
-            if now.saturating_since(r.heard) >= timeout {
-                let node = *node;
-                return self.remove(node).map(|r| (node, r));
-            }
-            earliest = earliest.min(r.heard);
-        }
-        self.heard_since = earliest;
+        self.look_at = now + LOOK;
         None
     }
 
-    /// Moves every "last heard" on by `pause`: it was this node that slept.
-    pub(crate) fn forgive(&mut self, pause: Duration) {
-        for r in self.receivers.values_mut() {
-            r.heard += pause;
-            r.held_since = r.held_since.map(|t| t + pause);
-        }
+    /// Live reliable subscribers that do not have everything before `end`.
+    pub(crate) fn lacking(&self, end: Sequence) -> impl Iterator<Item = &Receiver> {
+        let lacks = move |r: &&Receiver| r.reliable && (r.next < end || r.lost > 0);
+        self.table.receivers().values().filter(lacks)
     }
 
-    /// A time before which no subscriber will have been silent for `timeout`. It may come early: then
-    /// [`Flow::expire`] finds nobody and the next one is later.
-    pub(crate) fn next_expiry(&self, timeout: Duration) -> Option<Instant> {
-        (!self.receivers.is_empty()).then(|| self.heard_since + timeout)
-    }
-
-    /// Live reliable subscribers that do not have everything before `head`.
-    pub(crate) fn unconfirmed(&self, head: Sequence) -> impl Iterator<Item = &Receiver> {
-        self.receivers.values().filter(move |r| r.reliable && !r.released && r.next < head)
-    }
-
-    fn remove(&mut self, node: NodeId) -> Option<Receiver> {
-        let r = self.receivers.remove(&node)?;
-        self.by_address.remove(&r.address);
-        self.reliable -= usize::from(r.reliable);
-        self.cached = None;
-        Some(r)
+    /// Whether all live subscribers that are waited for have everything, and know that it is all.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.table.receivers().values().all(|r| r.ended || r.released || !r.reliable)
     }
 
     fn waited_for(&self) -> impl Iterator<Item = (&NodeId, &Receiver)> {
-        self.receivers.iter().filter(|(_, r)| is_waited_for(self.policy, r))
+        self.table.receivers().iter().filter(|(_, r)| is_waited_for(self.policy, r))
     }
 
     fn marks(&mut self) -> Marks {
         if let Some(marks) = self.cached {
             return marks;
         }
-        let free = Marks { limit: FREE, confirmed: FREE, holder: None };
-        let marks = match self.policy {
-            FlowPolicy::Unlimited => free,
+        let mut marks = Marks { limit: FREE, at_limit: 1, confirmed: FREE, at_confirmed: 1 };
+        match self.policy {
+            FlowPolicy::Unlimited => {}
             FlowPolicy::Slowest | FlowPolicy::Tagged(_) => {
-                self.waited_for().fold(free, |m, (node, r)| Marks {
-                    confirmed: m.confirmed.min(r.next),
-                    limit: m.limit.min(r.edge),
-                    holder: if r.edge < m.limit { Some(*node) } else { m.holder },
-                })
+                for (_, r) in self.waited_for() {
+                    shift(&mut marks.limit, &mut marks.at_limit, FREE, r.edge);
+                    shift(&mut marks.confirmed, &mut marks.at_confirmed, FREE, r.next);
+                }
             }
-            FlowPolicy::Quorum(want) => self.quorum(want.max(1)),
-        };
+            FlowPolicy::Quorum(want) => {
+                let (limit, confirmed) = self.quorum(want.max(1));
+                marks = Marks { limit, confirmed, ..marks };
+            }
+        }
         self.cached = Some(marks);
         marks
     }
 
-    fn quorum(&self, want: usize) -> Marks {
-        let mut edges: alloc::vec::Vec<_> =
-            self.waited_for().map(|(node, r)| (r.edge, r.next, *node)).collect();
+    /// The edge and progress that `want` subscribers have reached.
+    fn quorum(&self, want: usize) -> (Sequence, Sequence) {
+        let mut edges: Vec<_> = self.waited_for().map(|(_, r)| r.edge).collect();
+        let mut nexts: Vec<_> = self.waited_for().map(|(_, r)| r.next).collect();
         if edges.len() < want {
-            return Marks { limit: Sequence(0), confirmed: Sequence(0), holder: None };
+            return (Sequence(0), Sequence(0));
         }
-        edges.sort_unstable_by(|a, b| b.cmp(a));
-        let (limit, _, node) = edges[want - 1];
-        edges.sort_unstable_by_key(|e| core::cmp::Reverse(e.1));
-        Marks { limit, confirmed: edges[want - 1].1, holder: Some(node) }
+        let nth = |of: &mut [Sequence]| *of.select_nth_unstable_by(want - 1, |a, b| b.cmp(a)).1;
+        (nth(&mut edges), nth(&mut nexts))
+    }
+}
+
+/// Keeps the least of many numbers, `least`, and how many have it, when one goes from `before` to `after`.
+fn shift(least: &mut Sequence, have_it: &mut usize, before: Sequence, after: Sequence) {
+    if after < *least {
+        (*least, *have_it) = (after, 1);
+        return;
+    }
+    if before != after {
+        *have_it += usize::from(after == *least);
+        *have_it -= usize::from(before == *least && *have_it > 0);
     }
 }
 
@@ -416,6 +297,7 @@ mod tests {
 
     const THREE: [(u128, u64, u64); 3] = [(1, 10, 50), (2, 20, 40), (3, 30, 60)];
 
+    /// R-FLOW-1, R-FLOW-2.
     #[test]
     fn each_policy_has_its_limit() {
         for (policy, limit, confirmed) in [
@@ -434,6 +316,29 @@ mod tests {
     }
 
     #[test]
+    fn kept_marks_are_those_that_are_computed_anew() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for policy in [FlowPolicy::Slowest, FlowPolicy::Tagged(2), FlowPolicy::Quorum(3)] {
+            let mut f = flow(policy, &[]);
+            let mut at = [0u64; 6];
+            for n in 0..5_000u64 {
+                let who = rng.usize(..at.len());
+                at[who] += rng.u64(..3);
+                let edge = at[who] + rng.u64(..4);
+                let mut s = status(who as u128 + 1, at[who], edge);
+                s.tag = Some(rng.u32(1..=2));
+                s.at = n;
+                s.leaving = rng.u32(..50) == 0;
+                f.update(Instant::ZERO, addr(who as u32), &s, Sequence(0), Sequence(u64::MAX));
+                let kept = (f.limit(), f.confirmed());
+                f.cached = None;
+                assert_eq!(kept, (f.limit(), f.confirmed()), "{policy:?} step {n}");
+            }
+        }
+    }
+
+    /// R-FLOW-3.
+    #[test]
     fn a_hold_names_the_subscriber_or_the_quorum() {
         let mut f = flow(FlowPolicy::Slowest, &THREE);
         assert_eq!(f.hold(Sequence(39)), None);
@@ -443,8 +348,11 @@ mod tests {
         ));
         let mut f = flow(FlowPolicy::Quorum(4), &THREE);
         assert_eq!(f.hold(Sequence(0)), Some(Hold::Quorum { have: 3, want: 4 }));
+        let mut f = flow(FlowPolicy::Quorum(2), &THREE);
+        assert!(matches!(f.hold(Sequence(50)), Some(Hold::Subscriber { node: NodeId(1), .. })));
     }
 
+    /// R-FLOW-4.
     #[test]
     fn a_joiner_behind_the_window_holds_nobody_back() {
         let mut f = flow(FlowPolicy::Slowest, &THREE);
@@ -453,16 +361,7 @@ mod tests {
         assert_eq!(f.limit(), Sequence(40));
     }
 
-    #[test]
-    fn an_old_status_takes_nothing_back() {
-        let mut f = flow(FlowPolicy::Slowest, &[(1, 10, 50)]);
-        f.update(Instant::ZERO, addr(1), &status(1, 5, 9), Sequence(0), Sequence(100));
-        assert_eq!(f.limit(), Sequence(50));
-        // More than was sent cannot have been received.
-        f.update(Instant::ZERO, addr(1), &status(1, u64::MAX, 9), Sequence(0), Sequence(100));
-        assert_eq!(f.confirmed(), Sequence(100));
-    }
-
+    /// R-FLOW-5.
     #[test]
     fn one_that_stays_behind_is_let_go_after_the_grace() {
         let mut f = flow(FlowPolicy::Slowest, &THREE);
@@ -470,20 +369,25 @@ mod tests {
         let t = Instant::from_millis;
         assert_eq!(f.held(t(0), Sequence(40), grace), None);
         assert_eq!(f.held(t(999), Sequence(40), grace), None);
-        assert_eq!(f.held(t(1000), Sequence(40), grace), Some((NodeId(2), grace)));
+        assert_eq!(
+            f.held(t(1004), Sequence(40), grace),
+            Some((NodeId(2), t(1004).saturating_since(t(0))))
+        );
         assert_eq!(f.limit(), Sequence(50));
         // Back within the window, it is waited for again.
-        f.update(t(1001), addr(2), &status(2, 100, 120), Sequence(10), Sequence(100));
-        assert!(!f.receivers()[&NodeId(2)].released);
+        f.update(t(1005), addr(2), &status(2, 100, 120), Sequence(10), Sequence(100));
+        assert!(!f.table.receivers()[&NodeId(2)].released);
+        assert_eq!(f.limit(), Sequence(50));
     }
 
     #[test]
-    fn the_table_is_bounded() {
-        let mut f = Flow::new(FlowPolicy::Slowest, 2, 8);
-        for n in 0..3 {
-            let s = status(n, 0, 9);
-            let change = f.update(Instant::ZERO, addr(0), &s, Sequence(0), Sequence(0));
-            assert_eq!(change == FlowChange::Refused, n == 2);
+    fn a_quorum_lets_nobody_go() {
+        let mut f = flow(FlowPolicy::Quorum(2), &THREE);
+        for ms in [0, 10_000] {
+            assert_eq!(
+                f.held(Instant::from_millis(ms), Sequence(60), Duration::from_secs(1)),
+                None
+            );
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct Outbox<T> {
     free: Vec<T>,
     open: Option<T>,
     filled: usize,
+    /// Bytes that were claimed and not committed.
+    claimed: Option<usize>,
     sealed: VecDeque<T>,
     large: Option<Large>,
     messages: u64,
@@ -45,6 +47,7 @@ impl<T: TxFrame> Outbox<T> {
             free: frames,
             open: None,
             filled: 0,
+            claimed: None,
             large: None,
             messages: 0,
         }
@@ -66,6 +69,7 @@ impl<T: TxFrame> Outbox<T> {
         let at = self.reserve(message.len())?;
         let frame = self.open.as_mut().expect("reserve opened a frame");
         frame.room_mut()[at..at + message.len()].copy_from_slice(message);
+        self.claimed = Some(message.len());
         self.commit(message.len());
         Ok(())
     }
@@ -79,13 +83,17 @@ impl<T: TxFrame> Outbox<T> {
             return Err(PushError::TooLarge { len, max: self.max_whole() });
         }
         let at = self.reserve(len)?;
+        self.claimed = Some(len);
         let frame = self.open.as_mut().expect("reserve opened a frame");
         Ok(&mut frame.room_mut()[at..at + len])
     }
 
-    /// Sends the `len` bytes that were claimed last, or fewer of them.
+    /// Sends the `len` bytes that were claimed last, or fewer of them; never more.
     pub fn commit(&mut self, len: usize) {
-        let Some(frame) = self.open.as_mut() else { return };
+        let (Some(frame), Some(claimed)) = (self.open.as_mut(), self.claimed.take()) else {
+            return;
+        };
+        let len = len.min(claimed);
         let at = self.filled;
         let prefix = u16::try_from(len).expect("a whole message is below the path MTU");
         frame.room_mut()[at..at + MESSAGE_HEADER].copy_from_slice(&prefix.to_be_bytes());
@@ -116,6 +124,7 @@ impl<T: TxFrame> Outbox<T> {
 
     /// Closes the open frame, so that it can be taken though it is not full.
     pub fn seal(&mut self) {
+        self.claimed = None;
         if self.filled == FRAME_HEADER {
             return;
         }
@@ -333,6 +342,14 @@ mod tests {
         let frame = o.take().unwrap();
         let read = Frame::new_checked(frame.bytes()).unwrap();
         assert_eq!(read.messages().collect::<Vec<_>>(), [b"ok"]);
+        o.commit(5);
+        o.refill([frame]);
+        o.commit(5);
+        assert!(!o.is_open(), "nothing was claimed");
+        o.claim(3).unwrap().copy_from_slice(b"abc");
+        o.commit(300);
+        o.seal();
+        assert_eq!(o.take().unwrap().bytes().len(), FRAME_HEADER + MESSAGE_HEADER + 3);
         assert!(matches!(o.claim(300), Err(PushError::TooLarge { max: 222, .. })));
         assert!(matches!(o.push(&vec![0; MAX_MESSAGE + 1]), Err(PushError::TooLarge { .. })));
     }

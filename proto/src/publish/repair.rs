@@ -26,27 +26,38 @@ impl Repairs {
         self.wanted.is_empty()
     }
 
-    /// Notes that `asker` lacks `sequence`, or the whole group does. The repair waits for `merge`, in case
-    /// others ask too. Says whether nobody had asked yet.
+    /// Notes that `asker` lacks `sequence`. The repair waits for `merge`, in case others ask too; once a
+    /// second one asks, it goes to the group, and at once: the loss is shared, and every moment brings
+    /// more requests. Says whether nobody had asked yet.
     pub(crate) fn want(
         &mut self,
         now: Instant,
         sequence: Sequence,
-        asker: Option<PeerAddr>,
+        asker: PeerAddr,
         merge: Duration,
     ) -> bool {
+        let due = now + merge;
         match self.wanted.entry(sequence) {
             Entry::Vacant(entry) => {
-                entry.insert(Wanted { due: now + merge, asker });
+                entry.insert(Wanted { due, asker: Some(asker) });
                 true
             }
             Entry::Occupied(mut entry) => {
-                if entry.get().asker != asker {
-                    entry.get_mut().asker = None;
+                let wanted = entry.get_mut();
+                if wanted.asker == Some(asker) {
+                    wanted.due = wanted.due.min(due);
+                } else {
+                    *wanted = Wanted { due: now, asker: None };
                 }
                 false
             }
         }
+    }
+
+    /// Notes that the group lacks `sequence`: somebody asks whose loss is shared. Says whether nobody had
+    /// asked yet.
+    pub(crate) fn want_for_all(&mut self, now: Instant, sequence: Sequence) -> bool {
+        self.wanted.insert(sequence, Wanted { due: now, asker: None }).is_none()
     }
 
     /// Takes the lowest frame that is due and idle, and says whom it goes to (`None`: the group).

@@ -1,142 +1,20 @@
 //! One stream of a publisher: what it does on each input, and what it sends next.
 
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::company::Company;
-use super::flow::{Flow, FlowChange, FlowPolicy, Hold, Receiver};
+use super::config::PublisherConfig;
+use super::flow::{Flow, Hold};
 use super::repair::Repairs;
-use super::window::Window;
+use super::report::{Closed, PublisherEvent, PublisherStats};
+use super::table::{Change, Receiver};
+use super::window::{Earlier, Window};
 use crate::addr::{NodeId, PeerAddr, Sequence, SessionId, StreamId};
-use crate::rtt::GroupRtt;
+use crate::rtt::{GroupRtt, SMALL_GROUP};
 use crate::time::Instant;
 use crate::wire::control::{Gone, Heartbeat, Nak, Released, Status};
-
-/// How a publisher behaves.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PublisherConfig {
-    /// The stream's name; subscribers choose by it.
-    pub topic: String,
-    /// Frames retained for repairs and history. Memory: this many path MTUs.
-    pub window: usize,
-    /// Whom the publisher waits for.
-    pub policy: FlowPolicy,
-    /// How long one subscriber may hold the publisher back without a step before it is let go.
-    pub grace: Duration,
-    /// How long a silent subscriber counts as alive. In large groups, where each speaks less often, it
-    /// is at least eight of its intervals.
-    pub receiver_timeout: Duration,
-    /// How long a closing publisher waits for subscribers to have everything.
-    pub linger: Duration,
-    /// The first heartbeat after a frame; the next ones come after twice as long each, up to
-    /// [`PublisherConfig::heartbeat_max`].
-    pub heartbeat_min: Duration,
-    /// The idle heartbeat.
-    pub heartbeat_max: Duration,
-    /// Subscribers that the publisher keeps apart; those above it are served but not waited for.
-    pub max_receivers: usize,
-}
-
-impl Default for PublisherConfig {
-    fn default() -> Self {
-        Self {
-            topic: String::new(),
-            window: 1024,
-            policy: FlowPolicy::Slowest,
-            grace: Duration::from_secs(10),
-            receiver_timeout: Duration::from_secs(2),
-            linger: Duration::from_secs(5),
-            heartbeat_min: Duration::from_millis(2),
-            heartbeat_max: Duration::from_millis(250),
-            max_receivers: 1 << 14,
-        }
-    }
-}
-
-/// What happened to a publisher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PublisherEvent {
-    /// The join was seen to work: an echo came back through the group, or a subscriber spoke.
-    Ready,
-    /// A subscriber is there.
-    SubscriberJoined {
-        /// Its node.
-        node: NodeId,
-        /// Its name.
-        name: String,
-    },
-    /// A subscriber left.
-    SubscriberLeft {
-        /// Its node.
-        node: NodeId,
-        /// Its name.
-        name: String,
-    },
-    /// A subscriber was not heard of any more.
-    SubscriberLost {
-        /// Its node.
-        node: NodeId,
-        /// Its name.
-        name: String,
-    },
-    /// A subscriber stayed behind, is no longer waited for, and was told.
-    SubscriberReleased {
-        /// Its node.
-        node: NodeId,
-        /// Its name.
-        name: String,
-        /// How long it held the publisher back.
-        waited: Duration,
-    },
-    /// The stream is closed.
-    Closed(Closed),
-}
-
-/// How a publisher's stream ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Closed {
-    /// Names of subscribers that did not confirm everything while the publisher lingered.
-    pub unconfirmed: Vec<String>,
-}
-
-/// A publisher's numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PublisherStats {
-    /// New frames sent.
-    pub frames: u64,
-    /// Bytes of new frames.
-    pub bytes: u64,
-    /// NAK datagrams received.
-    pub naks: u64,
-    /// Distinct frames that were asked for.
-    pub frames_asked: u64,
-    /// Frames sent again, by unicast or multicast.
-    pub repairs: u64,
-    /// Of those, by multicast.
-    pub multicast_repairs: u64,
-    /// Requests that a repair on its way made needless.
-    pub damped: u64,
-    /// Requests for frames that are no longer retained.
-    pub gone: u64,
-    /// Statuses received.
-    pub statuses: u64,
-    /// Heartbeats sent.
-    pub heartbeats: u64,
-    /// Live subscribers.
-    pub receivers: usize,
-    /// The round trip to the slower subscribers.
-    pub rtt: Duration,
-    /// Everything before this is confirmed by all that are waited for.
-    pub confirmed: Sequence,
-    /// The first sequence not sent yet.
-    pub head: Sequence,
-}
 
 /// What a stream wants to send.
 #[derive(Debug)]
@@ -170,7 +48,7 @@ pub struct PublishStream<T> {
     /// Answers that wait to be sent; bounded by [`MAX_REPLIES`].
     replies: VecDeque<Outgoing<T>>,
     heartbeat: HeartbeatTimer,
-    announce: Option<Instant>,
+    announce: Option<AnnounceTimer>,
     ready: bool,
     closing: Option<Closing>,
     /// Frames sent in the current run: repairs and new frames take turns in runs, because a run of
@@ -185,6 +63,20 @@ struct HeartbeatTimer {
     due: Instant,
     interval: Duration,
     last: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AnnounceTimer {
+    due: Instant,
+    interval: Duration,
+    /// How often it is repeated though the publisher is ready.
+    more: u32,
+}
+
+impl AnnounceTimer {
+    fn at(due: Instant) -> Self {
+        Self { due, interval: ANNOUNCE_INTERVAL, more: 0 }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -206,11 +98,21 @@ const RUN: u32 = 32;
 /// A busy publisher sends a heartbeat this often, so that the round trip stays measured.
 const BUSY_HEARTBEAT: Duration = Duration::from_millis(50);
 
-/// A first announcement is repeated this often until the publisher is ready.
+/// A first announcement is repeated so soon while the publisher is not ready, and then ever more slowly,
+/// up to the other: a join takes some ten milliseconds to reach all switches.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A publisher that stands still, or closes, asks for statuses this often at most.
+/// A new address is announced so often: subscribers believe it once the old one has been silent.
+const READDRESS_ANNOUNCES: u32 = 30;
+const READDRESS_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A publisher that is held back, or closes, sends a heartbeat at least this often: whoever holds it is
+/// asked often enough to be found dead soon.
 const HELD_HEARTBEAT: Duration = Duration::from_millis(20);
+
+/// Answers to the question for a description that go one by one; more are answered by one to all.
+const UNICAST_ANNOUNCES: usize = 4;
 
 /// A closing stream says so at least this often, for subscribers that are not waited for.
 const END_HEARTBEATS: u32 = 3;
@@ -222,6 +124,7 @@ impl<T> PublishStream<T> {
         stream: StreamId,
         config: PublisherConfig,
     ) -> Self {
+        let config = config.bounded();
         let interval = config.heartbeat_min;
         Self {
             session,
@@ -232,12 +135,12 @@ impl<T> PublishStream<T> {
             config,
             repairs: Repairs::default(),
             rtt: GroupRtt::default(),
-            company: Company::new(now),
+            company: Company::new(),
             freed: Vec::new(),
             events: VecDeque::new(),
             replies: VecDeque::new(),
             heartbeat: HeartbeatTimer { due: now + interval, interval, last: now },
-            announce: Some(now),
+            announce: Some(AnnounceTimer::at(now)),
             ready: false,
             closing: None,
             run: 0,
@@ -254,7 +157,14 @@ impl<T> PublishStream<T> {
 
     /// Queues the next frame. The caller has asked for room.
     pub(crate) fn publish(&mut self, frame: T) {
-        if let Some(old) = self.window.push(frame) {
+        self.window.push(frame);
+        self.trim();
+    }
+
+    /// Lets go what is beyond the window's capacity and needed no more.
+    fn trim(&mut self) {
+        let confirmed = self.flow.confirmed();
+        while let Some(old) = self.window.trim(confirmed) {
             self.freed.push(old);
         }
     }
@@ -268,11 +178,16 @@ impl<T> PublishStream<T> {
         if let Some(frame) = self.window.put_back(sequence, frame) {
             self.freed.push(frame);
         }
+        self.trim();
     }
 
     /// This node is reached elsewhere now.
     pub(crate) fn readdress(&mut self, now: Instant) {
-        self.announce = Some(now);
+        self.announce = Some(AnnounceTimer {
+            due: now,
+            interval: READDRESS_INTERVAL,
+            more: READDRESS_ANNOUNCES,
+        });
     }
 
     /// One's own frame came back through the group: the join works.
@@ -285,11 +200,11 @@ impl<T> PublishStream<T> {
 
     pub(crate) fn handle_query(&mut self, now: Instant, from: PeerAddr) {
         let waiting = self.replies.iter().filter(|r| matches!(r, Outgoing::Announce(..))).count();
-        if waiting >= 4 {
-            // Many ask: one answer to all.
+        if waiting >= UNICAST_ANNOUNCES {
             self.replies.retain(|r| !matches!(r, Outgoing::Announce(..)));
-            self.announce = Some(now);
-        } else if self.announce.is_none_or(|at| at > now) {
+            let timer = self.announce.get_or_insert(AnnounceTimer::at(now));
+            timer.due = timer.due.min(now);
+        } else if self.announce.is_none_or(|timer| timer.due > now) {
             let beat = self.beat(now);
             self.reply(Outgoing::Announce(Some(from), beat, false));
         }
@@ -297,6 +212,28 @@ impl<T> PublishStream<T> {
 
     pub(crate) fn handle_status(&mut self, now: Instant, from: PeerAddr, status: &Status) {
         self.stats.statuses += 1;
+        let node = NodeId(status.node);
+        let (base, head) = (self.window.base(), self.window.head());
+        let change = self.flow.update(now, from, status, base, head);
+        match &change {
+            Change::Joined => self.joined(node, status),
+            Change::Restarted(before) => {
+                let name = before.clone();
+                self.events.push_back(PublisherEvent::SubscriberLost { node, name });
+                self.joined(node, status);
+            }
+            Change::Left(name) => {
+                let name = name.clone();
+                self.events.push_back(PublisherEvent::SubscriberLeft { node, name });
+            }
+            Change::Moved { .. } => {}
+            Change::Full => self.stats.refused += 1,
+            Change::Stale => self.stats.stale += 1,
+            Change::Spoofed => self.stats.spoofed += 1,
+        }
+        if !matches!(change, Change::Joined | Change::Restarted(_) | Change::Moved { .. }) {
+            return;
+        }
         if let Some(echo) = status.echo {
             let sent = micros(now).wrapping_sub(echo).wrapping_sub(status.held_us);
             // A sample beyond a minute is a clock that wrapped or a peer that lies.
@@ -304,39 +241,32 @@ impl<T> PublishStream<T> {
                 self.rtt.sample(Duration::from_micros(u64::from(sent)));
             }
         }
-        let node = NodeId(status.node);
-        let name = self.flow.receivers().get(&node).map(|r| r.name.clone());
-        let (base, head) = (self.window.base(), self.window.head());
-        match self.flow.update(now, from, status, base, head) {
-            FlowChange::Joined => {
-                self.handle_echo();
-                let name = status.name.clone();
-                self.events.push_back(PublisherEvent::SubscriberJoined { node, name });
-            }
-            FlowChange::Left => {
-                let name = name.unwrap_or_default();
-                self.events.push_back(PublisherEvent::SubscriberLeft { node, name });
-            }
-            FlowChange::Moved | FlowChange::Refused => {}
-        }
         let receivers = self.group_size();
-        let (round, missing) = (crate::subscribe::status_interval(receivers), self.flow.missing());
-        self.company.observe(now, round, receivers, missing, self.stats.frames_asked);
+        let round = crate::subscribe::status_interval(receivers);
+        let (missing, asked) = (self.flow.table.missing(), self.stats.frames_asked);
+        self.company.observe(now, round, receivers, missing, asked);
+        self.trim();
     }
 
+    fn joined(&mut self, node: NodeId, status: &Status) {
+        self.handle_echo();
+        let name = status.name.clone();
+        self.events.push_back(PublisherEvent::SubscriberJoined { node, name });
+    }
+
+    /// Requirements: `R-REPAIR-1` to `R-REPAIR-5`.
     pub(crate) fn handle_nak(&mut self, now: Instant, from: PeerAddr, nak: &Nak) {
         self.stats.naks += 1;
-        self.flow.note_nak(now, from);
+        self.flow.table.note_nak(now, from);
         let rtt = self.rtt.get();
         let many = !nak.local && self.company.is_many(self.group_size());
-        let merge = match self.flow.count() {
-            _ if nak.local || many => Duration::ZERO,
+        let merge = match self.flow.table.count() {
+            _ if nak.local => Duration::ZERO,
             0 | 1 => Duration::ZERO,
             // All who lost it ask at once.
-            n if n <= crate::rtt::SMALL_GROUP as usize => (rtt / 4).min(SMALL_GROUP_MERGE),
+            n if n <= SMALL_GROUP as usize => (rtt / 4).min(SMALL_GROUP_MERGE),
             _ => rtt / 2,
         };
-        let asker = (!many).then_some(from);
         let (base, head) = (self.window.base(), self.window.head());
         let mut gone = false;
         for (first, count) in nak.ranges() {
@@ -344,17 +274,27 @@ impl<T> PublishStream<T> {
             let last = Sequence(first).plus(u64::from(count)).min(head);
             let mut at = Sequence(first).max(base);
             while at < last {
-                if self.window.is_damped(at, now, rtt, from) {
-                    self.stats.damped += 1;
-                } else {
-                    let first = self.repairs.want(now, at, asker, merge);
-                    self.stats.frames_asked += u64::from(first && !self.window.was_repaired(at));
+                match self.window.earlier(at, now, rtt, from) {
+                    Earlier::OnItsWay => self.stats.damped += 1,
+                    Earlier::AskedByAnother if !nak.local => {
+                        self.repairs.want_for_all(now, at);
+                    }
+                    earlier if many => {
+                        let first = self.repairs.want_for_all(now, at);
+                        self.stats.frames_asked += u64::from(first && earlier == Earlier::None);
+                    }
+                    earlier => {
+                        let first = self.repairs.want(now, at, from, merge);
+                        self.stats.frames_asked += u64::from(first && earlier == Earlier::None);
+                    }
                 }
                 at = at.next();
             }
         }
         if gone {
             self.stats.gone += 1;
+            let same = |r: &Outgoing<T>| matches!(r, Outgoing::Gone(to, _) if *to == from);
+            self.replies.retain(|r| !same(r));
             self.reply(Outgoing::Gone(from, Gone { oldest: base.0 }));
         }
     }
@@ -370,8 +310,8 @@ impl<T> PublishStream<T> {
         }
     }
 
-    pub(crate) fn forgive(&mut self, pause: Duration) {
-        self.flow.forgive(pause);
+    pub(crate) fn forgive(&mut self, now: Instant, pause: Duration) {
+        self.flow.table.forgive(now, pause);
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
@@ -380,11 +320,15 @@ impl<T> PublishStream<T> {
             self.events.push_back(PublisherEvent::SubscriberLost { node, name: r.name });
         }
         let head = self.window.head();
-        if self.is_held()
-            && let Some((node, waited)) = self.flow.held(now, head, self.config.grace)
-        {
+        let held = self.is_held();
+        if held && self.heartbeat.due > now + HELD_HEARTBEAT {
+            self.heartbeat.interval = self.config.heartbeat_min;
+            self.heartbeat.due = now + HELD_HEARTBEAT;
+        }
+        if held && let Some((node, waited)) = self.flow.held(now, head, self.config.grace) {
             let (name, address) = self
                 .flow
+                .table
                 .receivers()
                 .get(&node)
                 .map(|r| (r.name.clone(), r.address))
@@ -393,6 +337,7 @@ impl<T> PublishStream<T> {
             self.reply(Outgoing::Released(address, Released { node: node.0, waited_ms }));
             self.events.push_back(PublisherEvent::SubscriberReleased { node, name, waited });
         }
+        self.trim();
         self.check_closed(now);
     }
 
@@ -414,17 +359,26 @@ impl<T> PublishStream<T> {
         if let Some(reply) = self.replies.pop_front() {
             return Some(reply);
         }
-        if self.announce.is_some_and(|at| at <= now) {
-            self.announce = (!self.ready).then(|| now + ANNOUNCE_INTERVAL);
+        if self.announce.is_some_and(|timer| timer.due <= now) {
+            self.announce = self.announce.and_then(|timer| self.announce_again(now, timer));
             return Some(Outgoing::Announce(None, self.beat(now), true));
         }
         if let Some(frame) = self.poll_frame(now, may_send_new) {
             return Some(frame);
         }
-        if self.heartbeat_due() <= now {
+        if self.heartbeat.due <= now {
             return Some(Outgoing::Heartbeat(self.take_heartbeat(now)));
         }
         None
+    }
+
+    fn announce_again(&self, now: Instant, timer: AnnounceTimer) -> Option<AnnounceTimer> {
+        let AnnounceTimer { interval, more, .. } = timer;
+        if more > 0 {
+            return Some(AnnounceTimer { due: now + interval, interval, more: more - 1 });
+        }
+        let slower = (interval * 2).min(MAX_ANNOUNCE_INTERVAL);
+        (!self.ready).then(|| AnnounceTimer { due: now + interval, interval: slower, more })
     }
 
     /// A frame: repairs and new ones in turn, in runs.
@@ -488,10 +442,10 @@ impl<T> PublishStream<T> {
         }
         let closing = self.closing.map(|c| c.deadline);
         [
-            Some(self.heartbeat_due()),
-            self.announce,
+            Some(self.heartbeat.due),
+            self.announce.map(|timer| timer.due),
             self.repairs.next_due(&self.window),
-            self.flow.next_expiry(self.receiver_timeout()),
+            self.flow.table.next_expiry(),
             closing,
         ]
         .into_iter()
@@ -501,8 +455,11 @@ impl<T> PublishStream<T> {
 
     /// Whether frames wait that flow control does not let go.
     fn is_held(&mut self) -> bool {
-        self.window.queued() > 0 && self.window.head() >= self.flow.limit()
-            || self.window.room(self.flow.confirmed()) == 0
+        if self.window.queued() > 0 {
+            self.window.head() >= self.flow.limit()
+        } else {
+            self.room() == 0
+        }
     }
 
     /// Why the publisher stands still, if it does.
@@ -512,16 +469,17 @@ impl<T> PublishStream<T> {
     }
 
     pub(crate) fn receivers(&self) -> impl Iterator<Item = (NodeId, &Receiver)> {
-        self.flow.receivers().iter().map(|(node, r)| (*node, r))
+        self.flow.table.receivers().iter().map(|(node, r)| (*node, r))
     }
 
     pub(crate) fn stats(&mut self) -> PublisherStats {
         let head = self.window.head();
         PublisherStats {
-            receivers: self.flow.count(),
+            receivers: self.flow.table.count(),
             rtt: self.rtt.get(),
             confirmed: self.flow.confirmed().min(head),
             head,
+            retained: self.window.len(),
             ..self.stats.clone()
         }
     }
@@ -535,31 +493,26 @@ impl<T> PublishStream<T> {
         self.closing.is_some_and(|c| c.done)
     }
 
+    /// Closed once all live subscribers have everything and know that it is the end, and the end has been
+    /// told a few times; or when the linger time is over. `R-CLOSE-1`, `R-CLOSE-2`.
     fn check_closed(&mut self, now: Instant) {
-        let head = self.window.head();
-        let sent = self.window.queued() == 0;
-        let Some(closing) = &mut self.closing else { return };
-        if closing.done {
-            return;
+        let Some(Closing { deadline, heartbeats, done: false }) = self.closing else { return };
+        let end = self.window.end();
+        if now < deadline {
+            let told = self.is_sent() && heartbeats >= END_HEARTBEATS;
+            if !told || !self.flow.all_ended() {
+                return;
+            }
         }
-        let confirmed = sent && self.flow.unconfirmed(head).next().is_none();
-        if (confirmed && closing.heartbeats >= END_HEARTBEATS) || now >= closing.deadline {
-            closing.done = true;
-            let head = self.window.end();
-            let unconfirmed = self.flow.unconfirmed(head).map(|r| r.name.clone()).collect();
-            self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
-        }
-    }
-
-    fn heartbeat_due(&self) -> Instant {
-        self.heartbeat.due
+        self.closing = Some(Closing { deadline, heartbeats, done: true });
+        let unconfirmed = self.flow.lacking(end).map(|r| r.name.clone()).collect();
+        self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
     }
 
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
         let max = if held || self.closing.is_some() {
-            // Whoever holds the publisher back is asked often enough to be found dead soon; in large
-            // groups each may answer less often.
+            // In large groups each may answer less often.
             let spacing = crate::subscribe::status_spacing(self.group_size());
             (spacing / 4).clamp(HELD_HEARTBEAT, self.config.heartbeat_max.max(HELD_HEARTBEAT))
         } else {
@@ -586,6 +539,7 @@ impl<T> PublishStream<T> {
             rtt_us: u32::try_from(self.rtt.get().as_micros()).unwrap_or(u32::MAX),
             receivers: self.group_size(),
             losers: self.company.losers(self.group_size()),
+            window: u32::try_from(self.config.window).unwrap_or(u32::MAX),
             wanted,
             end: self.closing.is_some() && self.window.queued() == 0,
         }
@@ -599,11 +553,11 @@ impl<T> PublishStream<T> {
 
     /// Live subscribers that want repairs.
     fn group_size(&self) -> u32 {
-        u32::try_from(self.flow.reliable()).unwrap_or(u32::MAX)
+        u32::try_from(self.flow.table.reliable()).unwrap_or(u32::MAX)
     }
 
     fn receiver_timeout(&self) -> Duration {
-        let interval = crate::subscribe::status_interval(self.flow.count() as u32);
+        let interval = crate::subscribe::status_interval(self.flow.table.count() as u32);
         self.config.receiver_timeout.max(interval * 8)
     }
 }

@@ -7,6 +7,9 @@ use crate::addr::{PeerAddr, Sequence};
 use crate::time::Instant;
 
 /// Frames from `base` on, one after the other: first those that were sent, then those that wait.
+///
+/// It may hold more than its capacity while the device holds the oldest frame; [`Window::trim`] makes
+/// up for it.
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     base: Sequence,
@@ -24,8 +27,26 @@ struct Slot<T> {
     repaired: Option<(Instant, Option<PeerAddr>)>,
 }
 
+/// What is known of a frame that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// Nobody asked before.
+    None,
+    /// A repair that reaches the asker was sent within a round trip.
+    OnItsWay,
+    /// Somebody else asked a short while ago: the loss is shared, and more will ask.
+    AskedByAnother,
+    /// It was repaired before.
+    Repaired,
+}
+
+/// Requests for one frame within so many round trips are for one loss: back-offs spread over
+/// [`BACKOFF_RTTS`](crate::rtt::BACKOFF_RTTS), and words travel.
+const SHARED_RTTS: u32 = crate::rtt::BACKOFF_RTTS + 2;
+
 impl<T> Window<T> {
     pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
         Self { base: Sequence(0), slots: VecDeque::with_capacity(capacity), sent: 0, capacity }
     }
 
@@ -44,28 +65,33 @@ impl<T> Window<T> {
         self.base.plus(self.slots.len() as u64)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn queued(&self) -> usize {
         self.slots.len() - self.sent
     }
 
-    /// How many more frames fit once everything before `confirmed` is let go.
+    /// How many more frames fit once everything before `confirmed` is let go. Frames that wait take a
+    /// quarter of the window at most: the rest is for those that were sent, or an application that is
+    /// faster than the line would leave nothing to repair from.
     pub(crate) fn room(&self, confirmed: Sequence) -> usize {
         let free = self.capacity.saturating_sub(self.slots.len());
         let releasable = confirmed.since(self.base).min(self.sent as u64);
-        free + usize::try_from(releasable).unwrap_or(usize::MAX)
+        let fits = free + usize::try_from(releasable).unwrap_or(usize::MAX);
+        fits.min((self.capacity / 4).max(1).saturating_sub(self.queued()))
     }
 
-    /// Queues the next frame, and gives back the oldest if its place is needed and the device does not
-    /// hold it. The caller has asked [`Window::room`].
-    pub(crate) fn push(&mut self, frame: T) -> Option<T> {
-        let released = (self.slots.len() >= self.capacity).then(|| self.pop()).flatten();
+    /// Queues the next frame. The caller has asked [`Window::room`], and trims.
+    pub(crate) fn push(&mut self, frame: T) {
         self.slots.push_back(Slot { frame: Some(frame), repaired: None });
-        released
     }
 
-    /// Lets the oldest sent frame go, if the device does not hold it.
-    pub(crate) fn pop(&mut self) -> Option<T> {
-        if self.sent == 0 {
+    /// Lets the oldest frame go if there are more than the capacity, it was sent, it is before
+    /// `confirmed`, and the device does not hold it. Ask until it is `None` when one of these changed.
+    pub(crate) fn trim(&mut self, confirmed: Sequence) -> Option<T> {
+        if self.slots.len() <= self.capacity || self.sent == 0 || self.base >= confirmed {
             return None;
         }
         let frame = self.slots.front_mut()?.frame.take()?;
@@ -101,25 +127,26 @@ impl<T> Window<T> {
         self.slot(sequence).is_some_and(|s| s.frame.is_some())
     }
 
-    /// Whether a repair of the frame is still on its way to `to`: it went to the group less than `hold` ago,
-    /// or to `to` itself less than a quarter of that. (An asker that asks again after more than that has
-    /// seen later repairs come.)
-    pub(crate) fn is_damped(
+    /// What became of the last request for a frame, now that `asker` lacks it.
+    pub(crate) fn earlier(
         &self,
         sequence: Sequence,
         now: Instant,
-        hold: Duration,
-        to: PeerAddr,
-    ) -> bool {
-        self.slot(sequence).and_then(|s| s.repaired).is_some_and(|(at, whom)| {
-            let hold = if whom.is_none() { hold } else { hold / 4 };
-            now.saturating_since(at) < hold && whom.is_none_or(|w| w == to)
-        })
-    }
-
-    /// Whether a retained frame was ever repaired.
-    pub(crate) fn was_repaired(&self, sequence: Sequence) -> bool {
-        self.slot(sequence).is_some_and(|s| s.repaired.is_some())
+        rtt: Duration,
+        asker: PeerAddr,
+    ) -> Earlier {
+        let Some((at, whom)) = self.slot(sequence).and_then(|s| s.repaired) else {
+            return Earlier::None;
+        };
+        let age = now.saturating_since(at);
+        if whom.is_none() && age < rtt || whom == Some(asker) && age < rtt / 4 {
+            // One who asks again after more than that has seen later repairs come.
+            Earlier::OnItsWay
+        } else if age < rtt * SHARED_RTTS && whom.is_some_and(|w| w != asker) {
+            Earlier::AskedByAnother
+        } else {
+            Earlier::Repaired
+        }
     }
 
     /// Puts a frame back that the device is done with; gives it out again if it is not retained.
@@ -156,17 +183,35 @@ mod tests {
     #[test]
     fn frames_go_round() {
         let mut w = Window::new(2);
-        assert!(w.push('a').is_none());
-        assert!(w.push('b').is_none());
+        w.push('a');
+        assert_eq!(w.room(Sequence(9)), 0, "one waits");
+        w.push('b');
         assert_eq!(w.room(Sequence(9)), 0, "nothing was sent");
         assert_eq!(w.take_new(), Some((Sequence(0), 'a')));
         assert!(!w.is_idle(Sequence(0)));
         assert!(w.put_back(Sequence(0), 'a').is_none());
+        assert_eq!(w.room(Sequence(1)), 0, "one waits");
+        w.take_new();
         assert_eq!((w.room(Sequence(0)), w.room(Sequence(1))), (0, 1));
-        assert_eq!(w.push('c'), Some('a'));
-        assert_eq!((w.base(), w.head(), w.end()), (Sequence(1), Sequence(1), Sequence(3)));
+        w.put_back(Sequence(1), 'b');
+        w.push('c');
+        assert_eq!(w.trim(Sequence(0)), None, "not confirmed");
+        assert_eq!(w.trim(Sequence(1)), Some('a'));
+        assert_eq!(w.trim(Sequence(1)), None);
+        assert_eq!((w.base(), w.head(), w.end()), (Sequence(1), Sequence(2), Sequence(3)));
         // Not retained any more, so it is given out again.
         assert_eq!(w.put_back(Sequence(0), 'z'), Some('z'));
+    }
+
+    #[test]
+    fn what_the_device_holds_is_let_go_when_it_comes_back() {
+        let mut w = Window::new(1);
+        w.push('a');
+        w.take_new();
+        w.push('b');
+        assert_eq!(w.trim(Sequence(1)), None, "the device holds it");
+        w.put_back(Sequence(0), 'a');
+        assert_eq!(w.trim(Sequence(1)), Some('a'));
     }
 
     #[test]
@@ -177,10 +222,12 @@ mod tests {
         w.take_new();
         assert!(w.take_again(Sequence(0), Instant::ZERO, None).is_none(), "still in flight");
         w.put_back(Sequence(0), 'a');
-        let (hold, now) = (Duration::from_micros(40), Instant::from_micros(5));
+        let (rtt, now) = (Duration::from_micros(10), Instant::from_micros(2));
         assert_eq!(w.take_again(Sequence(0), Instant::ZERO, Some(peer(1))), Some('a'));
-        assert!(w.is_damped(Sequence(0), now, hold, peer(1)));
-        assert!(!w.is_damped(Sequence(0), now, hold, peer(2)));
-        assert!(!w.is_damped(Sequence(0), Instant::from_micros(10), hold, peer(1)));
+        let earlier = |at, who| w.earlier(Sequence(0), at, rtt, peer(who));
+        assert_eq!(earlier(now, 1), Earlier::OnItsWay);
+        assert_eq!(earlier(now, 2), Earlier::AskedByAnother);
+        assert_eq!(earlier(Instant::from_micros(3), 1), Earlier::Repaired);
+        assert_eq!(earlier(Instant::from_micros(100), 2), Earlier::Repaired);
     }
 }

@@ -49,23 +49,36 @@ impl InOrder {
 }
 
 /// Puts together messages whose fragments come in any order, each once.
+///
+/// Memory grows with what has arrived, never with what a header claims. The frames of a message follow
+/// each other, so a fragment that contradicts an earlier one drops that one's message: only a publisher
+/// that lies does that.
 #[derive(Debug, Default)]
 pub(crate) struct AnyOrder {
+    /// By the first fragment's sequence.
     partial: BTreeMap<Sequence, Partial>,
 }
 
 #[derive(Debug)]
 struct Partial {
     message_len: u32,
-    received: usize,
+    /// The last fragment's sequence.
+    last: Sequence,
+    /// The message up to the first piece that lacks.
     bytes: Vec<u8>,
-    /// The last fragment's sequence, once a fragment told the size of a piece.
-    last: Option<Sequence>,
+    /// That piece's index.
+    lacks: u32,
+    /// Pieces after it, with their offsets.
+    later: BTreeMap<u32, (u32, Vec<u8>)>,
 }
 
-/// Messages of one stream that may be incomplete at once: the window of a publisher at the least path
-/// MTU and one large message in it do not need more.
-const MAX_PARTIAL: usize = 8;
+/// A message that is whole.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Whole {
+    /// The last fragment's sequence.
+    pub(crate) last: Sequence,
+    pub(crate) bytes: Vec<u8>,
+}
 
 impl AnyOrder {
     /// Takes a fragment; gives the message once it is whole.
@@ -74,49 +87,133 @@ impl AnyOrder {
         sequence: Sequence,
         header: FragmentHeader,
         piece: &[u8],
-    ) -> Option<Vec<u8>> {
-        let first = Sequence(sequence.0.checked_sub(u64::from(header.index))?);
-        if !self.partial.contains_key(&first) && self.partial.len() >= MAX_PARTIAL {
-            self.partial.pop_first();
-        }
+    ) -> Option<Whole> {
+        let first = first_of(sequence, header)?;
+        let last = if header.is_last(piece.len()) {
+            sequence
+        } else {
+            // All pieces but the last are of one size.
+            let pieces = u64::from(header.message_len).div_ceil(piece.len() as u64);
+            first.plus(pieces - 1)
+        };
+        self.drop_contradicted(first, last);
         let partial = self.partial.entry(first).or_insert_with(|| Partial {
             message_len: header.message_len,
-            received: 0,
+            last,
             bytes: Vec::new(),
-            last: None,
+            lacks: 0,
+            later: BTreeMap::new(),
         });
-        if partial.message_len != header.message_len {
+        let same = (partial.message_len, partial.last) == (header.message_len, last);
+        if !same || !partial.take(header, piece) {
             self.partial.remove(&first);
             return None;
         }
-        let (start, end) = (header.offset as usize, header.offset as usize + piece.len());
-        if partial.bytes.len() < end {
-            partial.bytes.resize(end, 0);
-        }
-        partial.bytes[start..end].copy_from_slice(piece);
-        partial.received += piece.len();
-        if header.is_last(piece.len()) {
-            partial.last = Some(sequence);
-        } else if partial.last.is_none() {
-            let pieces = u64::from(header.message_len).div_ceil(piece.len() as u64);
-            partial.last = Some(first.plus(pieces - 1));
-        }
-        if partial.received < header.message_len as usize {
+        if partial.bytes.len() < header.message_len as usize {
             return None;
         }
-        self.partial.remove(&first).map(|p| p.bytes)
+        let Partial { last, bytes, .. } = self.partial.remove(&first)?;
+        Some(Whole { last, bytes })
     }
 
-    /// Drops the messages that a lost frame belongs to.
-    pub(crate) fn lose(&mut self, lost: Sequence) {
-        self.partial.retain(|first, p| lost < *first || p.last.is_some_and(|last| last < lost));
+    /// Drops messages other than `first` that would share frames with it.
+    fn drop_contradicted(&mut self, first: Sequence, last: Sequence) {
+        if let Some((before, partial)) = self.partial.range(..first).next_back()
+            && partial.last >= first
+        {
+            let before = *before;
+            self.partial.remove(&before);
+        }
+        while let Some((within, _)) =
+            self.partial.range(first.next()..=last.max(first.next())).next()
+        {
+            let within = *within;
+            self.partial.remove(&within);
+        }
     }
+
+    /// Drops the messages that the lost frames `first` to `last` belong to.
+    pub(crate) fn lose(&mut self, first: Sequence, last: Sequence) {
+        self.partial.retain(|begin, p| last < *begin || p.last < first);
+    }
+
+    /// Drops messages that end before `sequence`.
+    pub(crate) fn drop_before(&mut self, sequence: Sequence) {
+        while self.partial.first_key_value().is_some_and(|(_, p)| p.last < sequence) {
+            self.partial.pop_first();
+        }
+    }
+
+    /// Keeps the newest `n` messages.
+    pub(crate) fn keep_newest(&mut self, n: usize) {
+        while self.partial.len() > n {
+            self.partial.pop_first();
+        }
+    }
+
+    /// The frames that are missing of the message that `sequence` belongs to, or `most` and one of them;
+    /// `None` if no fragment of it is here.
+    pub(crate) fn missing(&self, sequence: Sequence, most: usize) -> Option<Vec<Sequence>> {
+        let (first, p) = self.partial.range(..=sequence).next_back()?;
+        if p.last < sequence {
+            return None;
+        }
+        let here = |at: &u64| u32::try_from(at - first.0).is_ok_and(|i| p.later.contains_key(&i));
+        let lacking = (first.0 + u64::from(p.lacks)..=p.last.0).filter(|at| !here(at));
+        Some(lacking.map(Sequence).take(most + 1).collect())
+    }
+
+    /// Whether a fragment of the message that `sequence` belongs to is here.
+    pub(crate) fn covers(&self, sequence: Sequence) -> bool {
+        self.partial.range(..=sequence).next_back().is_some_and(|(_, p)| sequence <= p.last)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.partial.len()
+    }
+}
+
+impl Partial {
+    /// Takes a piece; false if it contradicts the others.
+    fn take(&mut self, header: FragmentHeader, piece: &[u8]) -> bool {
+        if header.index > self.lacks {
+            self.later.entry(header.index).or_insert_with(|| (header.offset, piece.into()));
+            return true;
+        }
+        if header.index < self.lacks {
+            return true;
+        }
+        if !self.append(header.offset, piece) {
+            return false;
+        }
+        while let Some((offset, piece)) = self.later.remove(&self.lacks) {
+            if !self.append(offset, &piece) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn append(&mut self, offset: u32, piece: &[u8]) -> bool {
+        if offset as usize != self.bytes.len() {
+            return false;
+        }
+        self.bytes.extend_from_slice(piece);
+        self.lacks += 1;
+        true
+    }
+}
+
+/// The sequence of the first fragment of a fragment's message.
+pub(crate) fn first_of(sequence: Sequence, header: FragmentHeader) -> Option<Sequence> {
+    sequence.0.checked_sub(u64::from(header.index)).map(Sequence)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::vec;
+    use crate::wire::frame::MAX_MESSAGE;
 
     fn pieces(len: usize, piece: usize) -> Vec<(FragmentHeader, Vec<u8>)> {
         let message: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
@@ -156,10 +253,11 @@ mod tests {
         for i in [3, 1, 0] {
             assert!(a.take(Sequence(5 + i as u64), p[i].0, &p[i].1).is_none());
         }
+        assert_eq!(a.missing(Sequence(6), 9), Some(std::vec![Sequence(7)]));
         let whole = a.take(Sequence(7), p[2].0, &p[2].1).unwrap();
-        let expected: Vec<u8> = p.iter().flat_map(|(_, b)| b.clone()).collect();
-        assert_eq!(whole, expected);
-        assert!(a.partial.is_empty());
+        let bytes: Vec<u8> = p.iter().flat_map(|(_, b)| b.clone()).collect();
+        assert_eq!(whole, Whole { last: Sequence(8), bytes });
+        assert_eq!(a.len(), 0);
     }
 
     #[test]
@@ -169,20 +267,32 @@ mod tests {
         for first in [0, 4, 8] {
             a.take(Sequence(first), p[0].0, &p[0].1);
         }
-        a.lose(Sequence(6));
+        a.lose(Sequence(6), Sequence(7));
         assert_eq!(a.partial.keys().copied().collect::<Vec<_>>(), [Sequence(0), Sequence(8)]);
     }
 
+    /// R-FRAG-3: a stream of first fragments of large messages, one frame after the other.
     #[test]
-    fn partial_messages_are_bounded() {
+    fn claims_take_no_memory_and_contradictions_drop_what_they_contradict() {
         let mut a = AnyOrder::default();
+        let h = FragmentHeader { message_len: MAX_MESSAGE as u32, offset: 0, index: 0 };
         for i in 0..1000u64 {
-            let h = FragmentHeader { message_len: 1 << 20, offset: 1, index: 1 };
-            assert!(a.take(Sequence(i * 10 + 1), h, &[1]).is_none());
+            assert!(a.take(Sequence(i), h, &[1]).is_none());
         }
-        assert_eq!(a.partial.len(), MAX_PARTIAL);
+        assert_eq!(a.len(), 1);
+        // The last byte of a large message takes one byte.
+        let index = MAX_MESSAGE as u32 - 1;
+        let h = FragmentHeader { message_len: MAX_MESSAGE as u32, offset: index, index };
+        assert!(a.take(Sequence(1 << 40), h, &[1]).is_none());
+        assert!(a.partial.values().all(|p| p.bytes.capacity() < 1024));
+        // Before the beginning of the stream.
         let h = FragmentHeader { message_len: 5, offset: 1, index: 1 };
         assert!(a.take(Sequence(0), h, &[1]).is_none());
-        let _ = vec![0];
+        // Pieces of other sizes than the first told.
+        let p = pieces(1000, 300);
+        a.take(Sequence(4), p[0].0, &p[0].1);
+        let odd = FragmentHeader { message_len: 1000, offset: 299, index: 1 };
+        assert!(a.take(Sequence(5), odd, &[0; 300]).is_none());
+        assert!(!a.covers(Sequence(4)));
     }
 }

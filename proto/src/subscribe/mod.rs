@@ -5,9 +5,16 @@
 //! attached to it, each in its own [`Reliability`].
 
 pub(crate) mod assembly;
+mod attach;
+mod attachment;
 mod gaps;
+mod hear;
 mod pattern;
+mod speak;
 pub(crate) mod stream;
+
+pub(crate) use hear::Fate;
+pub(crate) use speak::{Speaker, Upstream};
 
 use alloc::string::String;
 use core::time::Duration;
@@ -46,7 +53,8 @@ pub enum Start {
     /// With what comes next.
     #[default]
     Live,
-    /// With up to so many frames of what the publisher still retains.
+    /// With up to so many frames of what the publisher still retains. A best-effort subscription, and one
+    /// that is opened in a node where another follows the stream already, begins with what comes next.
     History(u64),
 }
 
@@ -61,7 +69,8 @@ pub struct SubscriberConfig {
     /// Where it begins.
     pub start: Start,
     /// Frames that may wait for the application. A reliable subscription that is full holds the
-    /// publisher back; another one drops its oldest, and says so.
+    /// publishers back that wait for it; another one drops its oldest, and says so, and so does a
+    /// reliable one far above this if a publisher does not wait.
     pub queue: usize,
     /// Whether messages that this node publishes itself are delivered too.
     pub own_messages: bool,
@@ -121,6 +130,8 @@ pub enum LossCause {
     Local,
     /// The application did not take them in time.
     QueueFull,
+    /// The publisher, which does not wait for this subscriber, ran ahead of what repairs could bring.
+    Overrun,
 }
 
 impl LossCause {
@@ -133,6 +144,7 @@ impl LossCause {
             Self::Fabric => "lost on the way",
             Self::Local => "lost in this node's receive queue",
             Self::QueueFull => "not taken in time",
+            Self::Overrun => "the publisher ran ahead",
         }
     }
 }

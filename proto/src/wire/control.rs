@@ -40,6 +40,8 @@ pub struct Heartbeat {
     pub receivers: u32,
     /// How many of them lose the same frame, as far as the publisher knows: NAK back-off is for so many.
     pub losers: u32,
+    /// Frames that the publisher can retain: it is held back when a subscriber is that far behind.
+    pub window: u32,
     /// Whether statuses are wanted now, because the publisher is held back or closing.
     pub wanted: bool,
     /// Whether no frame follows `next`: the stream ends here.
@@ -59,8 +61,8 @@ pub struct Announce {
     pub topic: String,
     /// Where the publisher is reached.
     pub address: Address,
-    /// How long the stream has existed, in milliseconds.
-    pub age_ms: u64,
+    /// How long the stream has existed, in microseconds.
+    pub age_us: u64,
     /// The heartbeat of the moment.
     pub heartbeat: Heartbeat,
     /// Whether the answer of every member is welcome (a first announcement).
@@ -92,12 +94,18 @@ impl From<Address> for PeerAddr {
 pub struct Status {
     /// The subscriber's node.
     pub node: u128,
+    /// Its life: a later one has a greater number.
+    pub incarnation: u64,
+    /// Its clock in microseconds: of two statuses of one life, the one with the greater is newer.
+    pub at: u64,
     /// Its name.
     pub name: String,
     /// Everything before this sequence has been received or given up.
     pub next: u64,
     /// The first sequence that the subscriber has no room for.
     pub edge: u64,
+    /// Frames of the stream that it gave up.
+    pub lost: u64,
     /// The heartbeat's stamp that is echoed, if one was heard.
     pub echo: Option<u32>,
     /// How long the echo was held, in microseconds.
@@ -110,6 +118,8 @@ pub struct Status {
     pub reliable: bool,
     /// Whether it leaves.
     pub leaving: bool,
+    /// Whether it knows that the stream ended, and has all of it.
+    pub ended: bool,
     /// The subscriber's tag, for [`Tagged`](crate::publish::FlowPolicy::Tagged) flow control.
     pub tag: Option<u32>,
 }
@@ -213,7 +223,7 @@ mod tests {
             topic: "t".repeat(name),
             address: PeerAddr { gid: Gid::from_bytes([0xff; 16]), qpn: Qpn::new(1), udp_port: 9 }
                 .into(),
-            age_ms: u64::MAX,
+            age_us: u64::MAX,
             heartbeat: Heartbeat {
                 next: u64::MAX,
                 oldest: u64::MAX,
@@ -221,6 +231,7 @@ mod tests {
                 rtt_us: u32::MAX,
                 receivers: u32::MAX,
                 losers: u32::MAX,
+                window: u32::MAX,
                 wanted: true,
                 end: true,
             },
@@ -232,6 +243,24 @@ mod tests {
     fn the_largest_bodies_fit_the_smallest_mtu() {
         let mut out = [0; MAX_BODY];
         assert!(encode(&announce(MAX_NAME), &mut out).is_ok());
+        let status = Status {
+            node: u128::MAX,
+            incarnation: u64::MAX,
+            at: u64::MAX,
+            name: "n".repeat(MAX_NAME),
+            next: u64::MAX,
+            edge: u64::MAX,
+            lost: u64::MAX,
+            echo: Some(u32::MAX),
+            held_us: u32::MAX,
+            headroom: u32::MAX,
+            missing: u64::MAX,
+            reliable: true,
+            leaving: true,
+            ended: true,
+            tag: Some(u32::MAX),
+        };
+        assert!(encode(&status, &mut out).is_ok());
         let every_other = (0..10_000u64).map(|i| i * 0x1_0000_0000 / 3);
         let nak = Nak::of(every_other, true).unwrap();
         let len = encode(&nak, &mut out);

@@ -65,7 +65,7 @@ fn body(kind: FrameKind, bytes: &[u8]) -> Result<Value, FrameError> {
                 "address": address.gid.ip().to_string(),
                 "udp_port": address.udp_port,
                 "qpn": address.qpn.get(),
-                "age_ms": a.age_ms,
+                "age_us": a.age_us,
                 "first": a.first,
                 "heartbeat": heartbeat(&a.heartbeat),
             })

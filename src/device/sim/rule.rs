@@ -34,7 +34,9 @@ pub enum Verdict {
 }
 
 /// Told of every datagram that does not reach a port's buffers, and why.
-pub(super) struct Watch(pub(super) Box<dyn FnMut(&Passing<'_>, Outcome) + Send>);
+pub(super) struct Watch(pub(super) Told);
+
+type Told = Box<dyn FnMut(&Passing<'_>, Outcome) + Send>;
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
