@@ -34,6 +34,16 @@ pub enum JoinBy {
     Membership,
 }
 
+/// What rdma_cm tells of an id.
+pub(super) enum CmEvent {
+    /// Its join has ended well; the way leads to the group.
+    Joined(sys::ibv_ah_attr),
+    /// Its join has failed.
+    Failed(DeviceError),
+    /// Its device is being removed, and that waits until everything on it is closed.
+    Removed,
+}
+
 /// An event channel of rdma_cm, non-blocking.
 #[derive(Debug)]
 pub(super) struct CmChannel {
@@ -60,8 +70,8 @@ impl CmChannel {
         self.fd
     }
 
-    /// Takes one event and acknowledges it: the id's address, and how its join ended.
-    pub(super) fn event(&self) -> Option<(usize, Result<sys::ibv_ah_attr, DeviceError>)> {
+    /// Takes one event and acknowledges it: the id's address, and what it tells.
+    pub(super) fn event(&self) -> Option<(usize, CmEvent)> {
         loop {
             let mut event = null_mut();
             // SAFETY: the channel lives while `self` does; `event` outlives the call.
@@ -74,14 +84,12 @@ impl CmChannel {
             let result = match kind {
                 sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN => {
                     // SAFETY: as above; the event of a UD id has this member.
-                    Some(Ok(unsafe { seen.param.ud.ah_attr }))
+                    Some(CmEvent::Joined(unsafe { seen.param.ud.ah_attr }))
                 }
                 sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_ERROR => {
-                    Some(Err(refusal(status)))
+                    Some(CmEvent::Failed(refusal(status)))
                 }
-                sys::rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => {
-                    Some(Err(DeviceError::NoSuch("device any more")))
-                }
+                sys::rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => Some(CmEvent::Removed),
                 other => {
                     tracing::debug!(
                         event = other,

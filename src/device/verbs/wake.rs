@@ -6,7 +6,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::VerbsDevice;
 use super::event::{self, AsyncEvent};
-use super::mcast::{self, State};
+use super::mcast::{self, CmEvent, State};
 use crate::device::{Armed, DeviceError, DeviceEvent, QpId};
 
 /// Which descriptors can be read.
@@ -90,7 +90,15 @@ impl VerbsDevice {
                 Err(error) => DeviceEvent::AhFailed { ah, error },
             });
         }
-        while let Some((id, result)) = self.cm.event() {
+        while let Some((id, event)) = self.cm.event() {
+            let result = match event {
+                CmEvent::Joined(way) => Ok(way),
+                CmEvent::Failed(error) => Err(error),
+                CmEvent::Removed => {
+                    self.lose();
+                    continue;
+                }
+            };
             let joining = |group: &mcast::Membership| {
                 group.is(id) && matches!(group.state, State::Joining { .. })
             };
