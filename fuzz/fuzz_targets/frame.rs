@@ -1,0 +1,7 @@
+//! qcast frames: any bytes are one, or are refused.
+#![no_main]
+
+#[path = "../bodies/frame.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body::run(data));
