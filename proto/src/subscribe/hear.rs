@@ -137,6 +137,11 @@ impl<R: RxFrame> ReceiveStream<R> {
             let over = *queries >= super::speak::MAX_QUERIES && *query_at <= now;
             return if over { Fate::Ends } else { Fate::Stays };
         }
+        if self.is_quiet(now)
+            && let Some(by) = self.successor.take()
+        {
+            self.supersede(&by, out);
+        }
         let silence = now.saturating_since(self.last_heard);
         if silence >= PUBLISHER_TIMEOUT && !self.silent {
             self.silent = true;
@@ -157,9 +162,12 @@ impl<R: RxFrame> ReceiveStream<R> {
     /// Whether an announcement from there is to be believed: the publisher is there, or it has been silent
     /// where it was, or it was not known.
     pub(crate) fn may_speak(&self, now: Instant, from: PeerAddr) -> bool {
-        self.publisher == from
-            || matches!(self.phase, Phase::Unknown { .. })
-            || now.saturating_since(self.last_heard) >= MOVE_SILENCE
+        self.publisher == from || self.is_unknown() || self.is_quiet(now)
+    }
+
+    /// Whether the publisher has been silent for so long that it may have gone elsewhere.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        now.saturating_since(self.last_heard) >= MOVE_SILENCE
     }
 
     /// This node slept for `pause`: that was not the publisher's silence.
@@ -175,9 +183,8 @@ impl<R: RxFrame> ReceiveStream<R> {
         if self.attached.is_empty() || self.silent {
             return Some(silence);
         }
-        [Some(silence), self.gaps.next_due(), self.status.due(self.closed)]
-            .into_iter()
-            .flatten()
-            .min()
+        let moved = self.successor.as_ref().map(|_| self.last_heard + MOVE_SILENCE);
+        let due = [Some(silence), self.gaps.next_due(), self.status.due(self.closed), moved];
+        due.into_iter().flatten().min()
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct ReceiveStream<R> {
     /// Whether the end was told.
     pub(super) closed: bool,
     pub(super) silent: bool,
+    /// A later life of the node, which is believed once this one is silent.
+    pub(super) successor: Option<StreamInfo>,
     /// The last message of the stream was asked for up to here, for latest-only subscriptions.
     pub(super) caught: Sequence,
     /// How often in a row frames were no longer retained, with the live edge not reached between.
@@ -197,6 +199,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             ended: None,
             closed: false,
             silent: false,
+            successor: None,
             caught: Sequence(0),
             fell_behind: 0,
             farewells: 0,
@@ -208,6 +211,11 @@ impl<R: RxFrame> ReceiveStream<R> {
             Phase::Known(info) => Some(info),
             Phase::Unknown { .. } => None,
         }
+    }
+
+    /// Whether it is not described yet.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self.phase, Phase::Unknown { .. })
     }
 
     pub(crate) fn is_wanted(&self) -> bool {

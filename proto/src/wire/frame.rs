@@ -293,7 +293,7 @@ pub fn fragment_of_checked(frame: &[u8]) -> Option<(FragmentHeader, &[u8])> {
     if frame.get(3).copied() != Some(FrameKind::Fragment as u8) {
         return None;
     }
-    let body = &frame[FRAME_HEADER..];
+    let body = frame.get(FRAME_HEADER..)?;
     Some((FragmentHeader::new_checked(body).ok()?, &body[FRAGMENT_HEADER..]))
 }
 

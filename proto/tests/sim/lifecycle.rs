@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use qcast_proto::addr::Sequence;
 use qcast_proto::publish::{PublisherConfig, PublisherEvent};
 use qcast_proto::subscribe::{LossCause, Notice, Reliability, SubscriberConfig};
-use qcast_proto::wire::frame::FrameKind;
+use qcast_proto::wire::frame::{FrameHeader, FrameKind};
 
 use crate::fabric::Fabric;
 use crate::publisher::Plan;
@@ -209,7 +210,7 @@ fn a_publisher_restarts() {
             let mut w = plain(seed, Fabric::losing(0.02), 3, paced());
             w.more(100);
             w.settle(SECOND);
-            let old = w.publisher().key;
+            let old = w.header_of(0, 0);
             w.kill(0);
             w.run_for(pause);
             w.restart(0);
@@ -217,14 +218,7 @@ fn a_publisher_restarts() {
             w.run_for(SECOND);
             // A late frame of the old life.
             let from = w.address(0);
-            let header = qcast_proto::wire::frame::FrameHeader {
-                kind: FrameKind::Data,
-                domain: qcast_proto::addr::Domain(0),
-                group: qcast_proto::addr::GroupTag::of("sim"),
-                stream: old.stream,
-                session: old.session,
-                sequence: qcast_proto::addr::Sequence(100),
-            };
+            let header = FrameHeader { sequence: Sequence(100), ..old };
             let mut late = vec![0; 32];
             header.emit(&mut late);
             late.extend([0, 1, 9]);
