@@ -227,7 +227,7 @@ fn table(out: &mut Output, timed: &Timed<'_>) -> Result<(), Failure> {
         ("delivered", count(r.delivered, "message")),
         (
             "lost",
-            format!("{}, {} told", count(r.lost_frames, "frame"), count(r.lost_events, "loss")),
+            format!("{}, {} told", count(r.lost_frames, "frame"), count(r.lost_events, "gap")),
         ),
         ("NAKs", format!("{}, {:.2} a loss", r.naks, r.naks_per_loss)),
         (

@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use qcast_proto::addr::{Gid, QKey};
+use qcast_proto::addr::{Gid, Psn, QKey};
 use qcast_proto::node::{FrameToken, GroupId, Node};
-use qcast_proto::qp::QpState;
+use qcast_proto::qp::{Path, QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
 use super::Engine;
 use super::ah_cache::AhCache;
 use super::lease::Lease;
-use super::recovery::{Recovery, bring_up};
+use super::recovery::Recovery;
 use crate::device::{AhId, Device, DeviceError, QpId, SendBuf, SendWr};
 
 /// What a group is on the wire.
@@ -25,22 +25,27 @@ pub(crate) struct GroupSetup {
 pub(super) struct EngineGroup {
     pub(super) setup: GroupSetup,
     pub(super) qp: QpId,
+    /// The queue pair, while it is joined to the group.
+    pub(super) attached: Option<QpId>,
     /// Leads to the group; the device owns it.
     pub(super) ah: AhId,
     /// What is to be posted.
     pub(super) queue: VecDeque<SendWr>,
     /// Whether the last post was refused, and that was logged.
     pub(super) refused: bool,
-    /// How its queue pair comes back.
+    /// Whether the protocol was told not to give more to send.
+    pub(super) blocked: bool,
     pub(super) recovery: Recovery,
 }
 
 /// A join on its way.
 pub(super) struct Joining {
-    ticket: u64,
-    setup: GroupSetup,
-    qp: QpId,
+    pub(super) ticket: u64,
+    pub(super) setup: GroupSetup,
+    pub(super) qp: QpId,
     pub(super) deadline: Instant,
+    /// The group whose queue pair this one is to replace.
+    pub(super) replaces: Option<GroupId>,
 }
 
 /// How a join ended.
@@ -55,16 +60,13 @@ pub(crate) enum JoinFailure {
 
 impl EngineGroup {
     /// The device refused the send at the front: it is given back to the protocol, which repairs it if
-    /// it is missed. A queue pair that is not ready keeps its queue.
+    /// it is missed.
     pub(super) fn refuse_front(
         &mut self,
         error: &DeviceError,
         ah: &mut AhCache,
         node: &mut Node<SendBuf, Lease>,
     ) {
-        if matches!(error, DeviceError::NotReady(_)) {
-            return;
-        }
         if !std::mem::replace(&mut self.refused, true) {
             tracing::warn!(group = self.setup.name, %error, "sends are refused; they count as lost");
         }
@@ -85,6 +87,15 @@ impl Engine {
         setup: GroupSetup,
         deadline: Instant,
     ) -> Result<u64, DeviceError> {
+        let qp = self.bring_up_and_join(&setup)?;
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.joining.push(Joining { ticket, setup, qp, deadline, replaces: None });
+        Ok(ticket)
+    }
+
+    /// A new queue pair in RTS whose join has begun.
+    pub(super) fn bring_up_and_join(&mut self, setup: &GroupSetup) -> Result<QpId, DeviceError> {
         let qp = self.device.create_qp()?;
         let started = bring_up(&mut *self.device, qp, QpState::Reset, setup.qkey)
             .and_then(|()| self.device.join(qp, setup.mgid));
@@ -92,9 +103,7 @@ impl Engine {
             discard(&mut *self.device, qp);
             return Err(error);
         }
-        self.next_ticket += 1;
-        self.joining.push(Joining { ticket: self.next_ticket, setup, qp, deadline });
-        Ok(self.next_ticket)
+        Ok(qp)
     }
 
     /// The end of a join, once there is one.
@@ -103,46 +112,62 @@ impl Engine {
         Some(self.joined.swap_remove(at).1)
     }
 
-    pub(super) fn joined(&mut self, qp: QpId, mgid: Gid, ah: AhId) {
-        let Some(at) = self.joining.iter().position(|j| j.qp == qp && j.setup.mgid == mgid) else {
+    pub(super) fn joined(&mut self, now: Instant, qp: QpId, mgid: Gid, ah: AhId) {
+        let Some(Joining { ticket, setup, replaces, .. }) = self.take_joining(qp, mgid) else {
             return;
         };
-        let Joining { ticket, setup, .. } = self.joining.swap_remove(at);
+        if let Some(id) = replaces {
+            return self.replaced(now, id, qp, ah);
+        }
         let address = self.address(qp);
         let id = self.node.join(&setup.name, address);
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
-        self.groups.insert(
-            id,
-            EngineGroup {
-                setup,
-                qp,
-                ah,
-                queue: VecDeque::new(),
-                refused: false,
-                recovery: Recovery::default(),
-            },
-        );
+        let group = EngineGroup {
+            setup,
+            qp,
+            attached: Some(qp),
+            ah,
+            queue: VecDeque::new(),
+            refused: false,
+            blocked: false,
+            recovery: Recovery::default(),
+        };
+        self.groups.insert(id, group);
         self.joined.push((ticket, Ok(id)));
     }
 
-    pub(super) fn join_failed(&mut self, qp: QpId, mgid: Gid, error: DeviceError) {
-        let Some(at) = self.joining.iter().position(|j| j.qp == qp && j.setup.mgid == mgid) else {
-            return;
-        };
-        let Joining { ticket, .. } = self.joining.swap_remove(at);
+    pub(super) fn join_failed(&mut self, now: Instant, qp: QpId, mgid: Gid, error: DeviceError) {
+        let Some(joining) = self.take_joining(qp, mgid) else { return };
         discard(&mut *self.device, qp);
-        self.joined.push((ticket, Err(JoinFailure::Device(error))));
+        self.end_join(now, &joining, JoinFailure::Device(error));
     }
 
     pub(super) fn expire_joins(&mut self, now: Instant) {
         while let Some(at) = self.joining.iter().position(|j| j.deadline <= now) {
-            let Joining { ticket, setup, qp, .. } = self.joining.swap_remove(at);
-            if let Err(error) = self.device.leave(qp, setup.mgid) {
-                tracing::debug!(%error, "a join that took too long could not be given up");
-            }
-            discard(&mut *self.device, qp);
-            self.joined.push((ticket, Err(JoinFailure::Timeout)));
+            let joining = self.joining.swap_remove(at);
+            self.part(&joining.setup, joining.qp);
+            self.end_join(now, &joining, JoinFailure::Timeout);
         }
+    }
+
+    fn take_joining(&mut self, qp: QpId, mgid: Gid) -> Option<Joining> {
+        let at = self.joining.iter().position(|j| j.qp == qp && j.setup.mgid == mgid)?;
+        Some(self.joining.swap_remove(at))
+    }
+
+    fn end_join(&mut self, now: Instant, joining: &Joining, failure: JoinFailure) {
+        match joining.replaces {
+            Some(id) => self.replace_failed(now, id),
+            None => self.joined.push((joining.ticket, Err(failure))),
+        }
+    }
+
+    /// Leaves the group with one queue pair, and destroys it.
+    pub(super) fn part(&mut self, setup: &GroupSetup, qp: QpId) {
+        if let Err(error) = self.device.leave(qp, setup.mgid) {
+            tracing::warn!(group = setup.name, %error, "leaving failed");
+        }
+        discard(&mut *self.device, qp);
     }
 
     /// Leaves a group at once: exactly what was joined is left, then the queue pair is destroyed.
@@ -153,15 +178,47 @@ impl Engine {
             self.ah.unpin(wr.ah);
             self.node.handle_sent(FrameToken::from_bits(wr.token), wr.buf);
         }
-        if let Err(error) = self.device.leave(g.qp, g.setup.mgid) {
-            tracing::warn!(group = g.setup.name, %error, "leaving failed");
+        while let Some(at) = self.joining.iter().position(|j| j.replaces == Some(id)) {
+            let joining = self.joining.swap_remove(at);
+            self.part(&joining.setup, joining.qp);
         }
-        discard(&mut *self.device, g.qp);
+        if let Some(qp) = g.attached {
+            self.part(&g.setup, qp);
+        }
         tracing::info!(group = g.setup.name, "left");
     }
 }
 
-fn discard(device: &mut dyn Device, qp: QpId) {
+/// Walks a queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
+pub(super) fn bring_up(
+    device: &mut dyn Device,
+    qp: QpId,
+    from: QpState,
+    qkey: QKey,
+) -> Result<(), DeviceError> {
+    match walk(device, qp, &walk_to_rts(from), qkey) {
+        Err(error) if from != QpState::Reset => {
+            tracing::debug!(%error, "the cheapest walk failed; trying through RESET");
+            let held = device.query_qp(qp)?.state;
+            walk(device, qp, &reset_walk(held), qkey)
+        }
+        other => other,
+    }
+}
+
+fn walk(device: &mut dyn Device, qp: QpId, path: &Path, qkey: QKey) -> Result<(), DeviceError> {
+    let setup =
+        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
+    for hop in path.hops(QpType::Ud) {
+        let attrs: QpAttrs = setup
+            .attrs(hop.from, hop.to)
+            .expect("every hop of a walk is a legal step of a UD queue pair");
+        device.modify_qp(qp, &attrs)?;
+    }
+    Ok(())
+}
+
+pub(super) fn discard(device: &mut dyn Device, qp: QpId) {
     if let Err(error) = device.destroy_qp(qp) {
         tracing::warn!(%error, "a QP was not destroyed");
     }

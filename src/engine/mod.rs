@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use qcast_proto::addr::{NodeId, PeerAddr};
+use qcast_proto::addr::{NodeId, PeerAddr, Qpn};
 use qcast_proto::buf::{RxFrame, TxFrame};
 use qcast_proto::node::{
     Event, FrameToken, GroupCounters, GroupId, Node, NodeConfig, PublisherId, StreamStats,
@@ -27,7 +27,8 @@ use qcast_proto::subscribe::SubscriberConfig;
 use qcast_proto::time::{Duration, Instant};
 
 use crate::device::{
-    Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr, WcStatus,
+    AhId, Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr,
+    WcStatus,
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
@@ -35,6 +36,7 @@ use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
+pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
 
 /// How an engine is set up.
@@ -94,6 +96,9 @@ pub struct Engine {
     drops_seen: u64,
     reported: Instant,
     repair_times: RepairTimes,
+    recovery: RecoveryStats,
+    /// Sends that were flushed, to be posted again.
+    flushed: Vec<(GroupId, SendWr)>,
     max_frame: usize,
 }
 
@@ -197,6 +202,8 @@ impl Engine {
             drops_seen: 0,
             reported: now,
             repair_times: RepairTimes::default(),
+            recovery: RecoveryStats::default(),
+            flushed: Vec::new(),
             max_frame,
         })
     }
@@ -366,6 +373,7 @@ impl Engine {
         self.device.advance(now);
         self.take_device_events(now);
         let mut more = self.take_completions(now);
+        self.recover(now);
         self.refill();
         self.take_room();
         more |= self.take_outboxes(now);
@@ -382,9 +390,10 @@ impl Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let joining = self.joining.iter().map(|j| j.deadline).min();
-        let recovery = self.recovery_due();
-        let others = [self.node.poll_timeout(), self.device.next_deadline()];
-        others.into_iter().chain([joining, recovery]).flatten().min()
+        [self.node.poll_timeout(), self.device.next_deadline(), joining, self.next_recovery()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn take_completions(&mut self, now: Instant) -> bool {
@@ -393,9 +402,18 @@ impl Engine {
         let full = completions.len() >= RECV_BUDGET;
         for completion in completions.drain(..) {
             match completion {
-                Completion::Send { ah, token, buf, status, .. } => {
+                Completion::Send { qp, ah, token, buf, status } => {
                     if status != WcStatus::Success {
                         tracing::debug!(?status, "a send failed");
+                        self.suspect(now, qp);
+                    }
+                    if status == WcStatus::WrFlushErr
+                        && let Some(id) = self.flushed_for(qp, ah)
+                    {
+                        let qkey = self.groups[&id].setup.qkey.get();
+                        let wr = SendWr { ah, qpn: Qpn::MULTICAST, qkey, token, buf };
+                        self.flushed.push((id, wr));
+                        continue;
                     }
                     self.ah.unpin(ah);
                     self.node.handle_sent(FrameToken::from_bits(token), buf);
@@ -413,7 +431,19 @@ impl Engine {
             }
         }
         self.completions = completions;
+        // They were to leave before what waits.
+        while let Some((id, wr)) = self.flushed.pop() {
+            if let Some(g) = self.groups.get_mut(&id) {
+                g.queue.push_front(wr);
+            }
+        }
         full
+    }
+
+    /// The group that a flushed send was for: it was never sent, and will be. What was for one peer the
+    /// protocol says again when it is missed.
+    fn flushed_for(&self, qp: QpId, ah: AhId) -> Option<GroupId> {
+        self.groups.iter().find(|(_, g)| g.qp == qp && g.ah == ah).map(|(id, _)| *id)
     }
 
     fn receive(
@@ -509,31 +539,34 @@ impl Engine {
 
     fn send(&mut self, now: Instant) -> bool {
         self.send_waiting(now);
+        for (id, g) in &mut self.groups {
+            let blocked = g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
+            if std::mem::replace(&mut g.blocked, blocked) != blocked {
+                self.node.set_blocked(now, *id, blocked);
+            }
+        }
         let mut budget = SEND_BUDGET;
-        let blocked = self.groups.values().any(|g| g.queue.len() >= SEND_BUDGET);
-        while budget > 0 && !blocked {
+        while budget > 0 {
             let Some(t) = self.node.poll_transmit(now) else { break };
             budget -= 1;
             self.route(now, t.group, t.to, t.frame, t.token);
         }
+        if !self.device.port().active {
+            return false;
+        }
         let mut stuck = false;
-        let mut faults = Vec::new();
         for g in self.groups.values_mut() {
-            if g.queue.is_empty() {
+            if g.queue.is_empty() || g.recovery.is_under_way() {
                 continue;
             }
             match self.device.post_send(g.qp, &mut g.queue) {
                 Ok(()) => g.refused = false,
-                // Waiting for the queue pair to come back, or for its owner to wake it.
-                Err(DeviceError::NotReady(state)) => faults.push((g.qp, state)),
+                Err(DeviceError::NotReady(_)) => g.recovery.suspect(now),
                 Err(error) => {
                     g.refuse_front(&error, &mut self.ah, &mut self.node);
                     stuck = true;
                 }
             }
-        }
-        for (qp, state) in faults {
-            self.fault(now, qp, state);
         }
         budget == 0 || stuck
     }
@@ -552,7 +585,7 @@ impl Engine {
             return;
         };
         let (ah, qpn) = match to {
-            To::Group => (g.ah, qcast_proto::addr::Qpn::MULTICAST),
+            To::Group => (g.ah, Qpn::MULTICAST),
             To::Peer(peer) => {
                 let way = crate::device::AhAttrs { gid: peer.gid, udp_port: peer.udp_port };
                 match self.ah.pin(now, &mut *self.device, way) {
@@ -661,14 +694,16 @@ impl Engine {
     fn take_device_events(&mut self, now: Instant) {
         while let Some(event) = self.device.poll_event() {
             match event {
-                DeviceEvent::Joined { qp, mgid, ah } => self.joined(qp, mgid, ah),
-                DeviceEvent::JoinFailed { qp, mgid, error } => self.join_failed(qp, mgid, error),
+                DeviceEvent::Joined { qp, mgid, ah } => self.joined(now, qp, mgid, ah),
+                DeviceEvent::JoinFailed { qp, mgid, error } => {
+                    self.join_failed(now, qp, mgid, error);
+                }
                 DeviceEvent::AhReady { ah } => self.ah.resolved(ah),
                 DeviceEvent::AhFailed { ah, error } => {
                     tracing::debug!(%error, "an address did not resolve");
                     self.ah.unresolved(now, ah);
                 }
-                DeviceEvent::QpFault { qp, state } => self.fault(now, qp, state),
+                DeviceEvent::QpFault { qp, .. } => self.suspect(now, qp),
                 DeviceEvent::PortChanged => self.port_changed(now),
                 DeviceEvent::SrqLimit => self.refill(),
                 DeviceEvent::Lost => tracing::error!("the device is gone"),
@@ -686,6 +721,9 @@ impl Engine {
 
     fn port_changed(&mut self, now: Instant) {
         self.ah.flush(&mut *self.device);
+        if self.device.port().active {
+            self.groups.values_mut().for_each(|g| g.recovery.restart(now));
+        }
         let groups: Vec<(GroupId, QpId)> = self.groups.iter().map(|(id, g)| (*id, g.qp)).collect();
         for (id, qp) in groups {
             let address = self.address(qp);

@@ -1,214 +1,210 @@
-//! How a queue pair that left RTS by itself comes back.
+//! How a queue pair comes back that left RTS by itself.
 //!
-//! An event of the device, a send that is refused and the device's own looking all end here, and all mean the same: one
-//! recovery for each fault, however often it is told. The first try comes at once, by the cheapest legal
-//! walk; when faults follow each other, tries are put off, each twice as long as the one before, and after
-//! [`MAX_ATTEMPTS`] the queue pair is given up with its first cause. Sends wait in the group's queue
-//! meanwhile. What was posted comes back as flushed, and is repaired if it is missed.
+//! Hardware moves a UD queue pair to SQE after a failed send and says so; Soft-RoCE moves it to ERR and
+//! says nothing. So everything that may be a sign is followed by the question to the device itself: an
+//! event, a completion that is no success, a send that is refused because the queue pair is not ready.
+//! The cheapest legal walk brings it back. A walk that fails is tried again, ever more slowly; after a
+//! few of them another queue pair takes its place, joins the group anew, and peers are told its
+//! address. Queue pairs that fault again and again wait longer each time.
+//!
+//! While the port is down nothing is posted and nothing tried: on Soft-RoCE every send would take its
+//! queue pair to ERR again. When the port is up all begin anew.
 
-use qcast_proto::addr::{Psn, QKey};
-use qcast_proto::qp::{QpState, QpType, UdSetup, reset_walk, walk_to_rts};
+use qcast_proto::node::GroupId;
+use qcast_proto::qp::QpState;
 use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
-use crate::device::{Device, DeviceError, QpId};
+use super::group::{EngineGroup, Joining, bring_up};
+use crate::device::{AhId, DeviceError, QpId};
 
-/// How far a queue pair's recovery is.
-#[derive(Debug, Default)]
+/// A queue pair's way back.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recovery {
-    /// Tries since it last worked for a while.
-    attempts: u32,
-    /// When the next try is due.
-    due: Option<Instant>,
-    /// When the last try was made.
-    tried: Option<Instant>,
-    /// What the first of the faults that followed each other was.
-    cause: Option<String>,
-    given_up: bool,
+    /// When the next step is due; `None` while nothing is wrong.
+    pub(super) due: Option<Instant>,
+    /// Walks that failed, one after the other.
+    failed: u32,
+    /// Faults, one soon after the other.
+    streak: u32,
+    recovered: Instant,
+    /// Another queue pair joins the group: until it has, there is no way to send.
+    pub(super) replacing: bool,
 }
 
-/// Tries before a queue pair is given up.
-const MAX_ATTEMPTS: u32 = 8;
+/// How often queue pairs came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryStats {
+    /// Queue pairs that were found outside RTS.
+    pub faults: u64,
+    /// Walks that brought one back.
+    pub walks: u64,
+    /// Walks that the device refused.
+    pub failed_walks: u64,
+    /// Queue pairs that were replaced.
+    pub replaced: u64,
+}
 
-/// The time before the second try.
-const BACK_OFF: Duration = Duration::from_millis(5);
+/// The pause after a first failure, and after many: each is twice as long as the one before.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// After so long without a fault the next one is a first one again.
+/// Walks that may fail before the queue pair is replaced.
+const MAX_FAILED: u32 = 3;
+
+/// A fault so long after the last recovery has nothing to do with it.
 const CALM: Duration = Duration::from_secs(2);
 
+/// How long the join of a new queue pair may take.
+const JOIN_PATIENCE: Duration = Duration::from_secs(5);
+
 impl Recovery {
-    /// There is a fault. Says whether it is news.
-    pub(super) fn fault(&mut self, now: Instant, cause: &str) -> bool {
-        if self.given_up || self.due.is_some() {
-            return false;
+    /// There is a sign that the queue pair is not in RTS.
+    pub(super) fn suspect(&mut self, now: Instant) {
+        if self.due.is_some() || self.replacing {
+            return;
         }
-        if self.tried.is_none_or(|tried| now.saturating_since(tried) > CALM) {
-            (self.attempts, self.cause) = (0, None);
+        if now.saturating_since(self.recovered) >= CALM {
+            self.streak = 0;
         }
-        self.cause.get_or_insert_with(|| cause.into());
-        if self.attempts >= MAX_ATTEMPTS {
-            self.given_up = true;
-            return true;
-        }
-        let delay = match self.attempts {
-            0 => Duration::ZERO,
-            n => BACK_OFF * (1 << (n - 1)),
-        };
-        self.due = Some(now + delay);
-        true
+        self.failed = 0;
+        self.due = Some(if self.streak == 0 { now } else { now + pause(self.streak - 1) });
     }
 
-    /// Whether a try is due; it counts as made.
-    fn take_due(&mut self, now: Instant) -> bool {
-        if self.due.is_none_or(|due| due > now) {
-            return false;
+    fn back(&mut self, now: Instant) {
+        (self.due, self.failed, self.recovered) = (None, 0, now);
+        self.streak += 1;
+    }
+
+    /// The port is up again: what failed until then says nothing of what is to come.
+    pub(super) fn restart(&mut self, now: Instant) {
+        if self.due.is_some() {
+            self.due = Some(now);
         }
-        (self.due, self.tried) = (None, Some(now));
-        self.attempts += 1;
-        true
+        (self.failed, self.streak) = (0, 0);
     }
 
-    /// When the next try is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.due
+    /// Whether nothing can be posted now.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.due.is_some() || self.replacing
     }
+}
 
-    /// Why it was given up, if it was.
-    pub(super) fn given_up(&self) -> Option<&str> {
-        self.cause.as_deref().filter(|_| self.given_up)
-    }
+fn pause(times: u32) -> Duration {
+    (MIN_PAUSE * (1 << times.min(16))).min(MAX_PAUSE)
 }
 
 impl Engine {
-    /// A queue pair is in a state in which it does not send.
-    pub(super) fn fault(&mut self, now: Instant, qp: QpId, state: QpState) {
-        let Some(g) = self.groups.values_mut().find(|g| g.qp == qp) else { return };
-        if !g.recovery.fault(now, state.name()) {
+    /// How often queue pairs came back.
+    pub fn recovery_stats(&self) -> RecoveryStats {
+        self.recovery
+    }
+
+    /// There is a sign that a queue pair is not in RTS.
+    pub(super) fn suspect(&mut self, now: Instant, qp: QpId) {
+        if let Some(g) = self.groups.values_mut().find(|g| g.qp == qp) {
+            g.recovery.suspect(now);
+        }
+    }
+
+    /// Takes the steps that are due.
+    pub(super) fn recover(&mut self, now: Instant) {
+        if !self.device.port().active {
             return;
         }
-        match g.recovery.given_up() {
-            None => {
-                tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back")
+        let is_due = |g: &EngineGroup| g.recovery.due.is_some_and(|due| due <= now);
+        let due: Vec<GroupId> =
+            self.groups.iter().filter(|(_, g)| is_due(g)).map(|(id, _)| *id).collect();
+        for id in due {
+            self.recover_group(now, id);
+        }
+    }
+
+    pub(super) fn next_recovery(&self) -> Option<Instant> {
+        if !self.device.port().active {
+            return None;
+        }
+        self.groups.values().filter_map(|g| g.recovery.due).min()
+    }
+
+    fn recover_group(&mut self, now: Instant, id: GroupId) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        let state = match self.device.query_qp(g.qp) {
+            Ok(info) if info.state == QpState::Rts => return g.recovery.back(now),
+            Ok(info) => info.state,
+            Err(error) => return self.walk_failed(now, id, &error),
+        };
+        if g.recovery.failed == 0 {
+            self.recovery.faults += 1;
+            tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back");
+        }
+        match bring_up(&mut *self.device, g.qp, state, g.setup.qkey) {
+            Ok(()) => {
+                self.recovery.walks += 1;
+                g.recovery.back(now);
             }
-            Some(cause) => tracing::error!(
-                group = g.setup.name,
-                cause,
-                "the QP leaves RTS again and again, and is given up; leave the group and join it anew"
-            ),
+            Err(error) => self.walk_failed(now, id, &error),
         }
     }
 
-    /// Tries what is due.
-    pub(super) fn recover(&mut self, now: Instant) {
-        for g in self.groups.values_mut() {
-            if !g.recovery.take_due(now) {
-                continue;
+    fn walk_failed(&mut self, now: Instant, id: GroupId, error: &DeviceError) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        self.recovery.failed_walks += 1;
+        g.recovery.failed += 1;
+        let failed = g.recovery.failed;
+        g.recovery.due = Some(now + pause(failed - 1));
+        if failed == 1 || failed == MAX_FAILED {
+            tracing::error!(group = g.setup.name, %error, failed, "the QP could not be brought back");
+        }
+        if failed >= MAX_FAILED {
+            self.replace(now, id);
+        }
+    }
+
+    /// Gives up a queue pair that does not come back. Another one joins the group in its place.
+    fn replace(&mut self, now: Instant, id: GroupId) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        let (setup, old) = (g.setup.clone(), g.attached.take());
+        if let Some(old) = old {
+            self.part(&setup, old);
+        }
+        let (qp, deadline) = match self.bring_up_and_join(&setup) {
+            Ok(qp) => (qp, now + JOIN_PATIENCE),
+            Err(error) => {
+                tracing::debug!(group = setup.name, %error, "no other QP");
+                return;
             }
-            let device = &mut *self.device;
-            let back = match device.query_qp(g.qp) {
-                Ok(info) if info.state == QpState::Rts => Ok(()),
-                Ok(info) => bring_up(device, g.qp, info.state, g.setup.qkey),
-                Err(error) => Err(error),
-            };
-            match back {
-                Ok(()) => tracing::info!(group = g.setup.name, "the QP is in RTS again"),
-                Err(error) => {
-                    tracing::warn!(group = g.setup.name, %error, "the QP could not be brought back");
-                    g.recovery.fault(now, &error.to_string());
-                }
-            }
+        };
+        let g = self.groups.get_mut(&id).expect("it was there a moment ago");
+        g.recovery.due = None;
+        g.recovery.replacing = true;
+        self.joining.push(Joining { ticket: 0, setup, qp, deadline, replaces: Some(id) });
+    }
+
+    /// The new queue pair has joined.
+    pub(super) fn replaced(&mut self, now: Instant, id: GroupId, qp: QpId, ah: AhId) {
+        let address = self.address(qp);
+        // A group that is left takes its joins with it.
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        tracing::warn!(group = g.setup.name, qpn = %address.qpn, "another QP took the place");
+        let old = std::mem::replace(&mut g.ah, ah);
+        for wr in g.queue.iter_mut().filter(|wr| wr.ah == old) {
+            wr.ah = ah;
         }
+        (g.qp, g.attached) = (qp, Some(qp));
+        g.recovery.replacing = false;
+        g.recovery.back(now);
+        self.recovery.replaced += 1;
+        self.node.readdress(now, id, address);
     }
 
-    /// When the next try is due.
-    pub(super) fn recovery_due(&self) -> Option<Instant> {
-        self.groups.values().filter_map(|g| g.recovery.due()).min()
-    }
-}
-
-/// Walks a queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
-pub(super) fn bring_up(
-    device: &mut dyn Device,
-    qp: QpId,
-    from: QpState,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let cheapest = walk(device, qp, walk_to_rts(from), qkey);
-    match cheapest {
-        Err(error) if from != QpState::Reset => {
-            tracing::debug!(%error, "the cheapest walk failed; trying through RESET");
-            let held = device.query_qp(qp)?.state;
-            walk(device, qp, reset_walk(held), qkey)
+    /// The new queue pair could not join.
+    pub(super) fn replace_failed(&mut self, now: Instant, id: GroupId) {
+        if let Some(g) = self.groups.get_mut(&id) {
+            g.recovery.replacing = false;
+            g.recovery.failed += 1;
+            g.recovery.due = Some(now + pause(g.recovery.failed));
         }
-        other => other,
-    }
-}
-
-fn walk(
-    device: &mut dyn Device,
-    qp: QpId,
-    path: qcast_proto::qp::Path,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let setup =
-        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
-    for hop in path.hops(QpType::Ud) {
-        let attrs = setup
-            .attrs(hop.from, hop.to)
-            .expect("every hop of a walk is a legal step of a UD queue pair");
-        device.modify_qp(qp, &attrs)?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(millis: u64) -> Instant {
-        Instant::ZERO + Duration::from_millis(millis)
-    }
-
-    // Case 94: an event, a completion and a look all tell of one fault.
-    #[test]
-    fn a_fault_that_is_told_three_times_is_one() {
-        let mut recovery = Recovery::default();
-        assert!(recovery.fault(at(0), "ERR"));
-        assert!(!recovery.fault(at(0), "ERR"));
-        assert!(!recovery.fault(at(1), "SQE"));
-        assert!(recovery.take_due(at(1)));
-        assert!(!recovery.take_due(at(1)));
-    }
-
-    // Case 14: at once, then 1, 2, 4, ... times as long, then given up with the first cause.
-    #[test]
-    fn tries_are_put_off_and_end() {
-        let mut recovery = Recovery::default();
-        let mut now = at(0);
-        let mut delays = Vec::new();
-        for n in 0..MAX_ATTEMPTS {
-            assert!(recovery.fault(now, if n == 0 { "LOC_LEN" } else { "flushed" }));
-            let due = recovery.due().unwrap();
-            delays.push(due.saturating_since(now).as_millis());
-            now = due;
-            assert!(recovery.take_due(now));
-        }
-        assert_eq!(delays, [0, 5, 10, 20, 40, 80, 160, 320]);
-        assert!(recovery.fault(now, "flushed"));
-        assert_eq!(recovery.given_up(), Some("LOC_LEN"));
-        assert!(!recovery.fault(now, "flushed"));
-        assert!(!recovery.take_due(at(1_000_000)));
-    }
-
-    #[test]
-    fn after_a_calm_time_it_begins_anew() {
-        let mut recovery = Recovery::default();
-        for millis in [0, 10] {
-            recovery.fault(at(millis), "ERR");
-            recovery.take_due(at(millis + 5));
-        }
-        assert!(recovery.fault(at(5000), "SQE"));
-        assert_eq!(recovery.due(), Some(at(5000)));
-        assert_eq!(recovery.cause.as_deref(), Some("SQE"));
     }
 }

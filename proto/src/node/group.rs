@@ -36,6 +36,8 @@ pub(super) struct Group<T, R> {
     pub(super) turn: (PublisherId, u32),
     /// No stream has anything to say until something happens.
     pub(super) hush: bool,
+    /// Since when nothing of it can leave.
+    pub(super) blocked: Option<Instant>,
     /// Reassembly of own messages, for subscriptions that want them.
     pub(super) own: super::transmit::OwnDelivery,
 }
@@ -92,17 +94,19 @@ impl<T, R: RxFrame> Group<T, R> {
             past: StreamStats::default(),
             turn: (PublisherId(0), 0),
             hush: false,
+            blocked: None,
             own: Default::default(),
         }
     }
 
     pub(super) fn readdress(&mut self, now: Instant, address: PeerAddr) {
         self.address = address;
+        self.hush = false;
         for p in self.publishers.values_mut() {
             p.readdress(now);
         }
         for s in self.streams.values_mut() {
-            s.speak_soon(now);
+            s.speak_soon();
         }
     }
 
@@ -141,12 +145,12 @@ impl<T, R: RxFrame> Group<T, R> {
         self.own.forget(id);
         self.hush = false;
         for s in self.streams.values_mut() {
-            if s.detach(now, id) {
+            if s.detach(id) {
                 let status = s.farewell(now, &last_words(config, headroom));
                 self.farewells.push_back((s.publisher, s.key, status));
             }
         }
-        self.dormant.retain(|_, s| !s.detach(now, id));
+        self.dormant.retain(|_, s| !s.detach(id));
         if self.subscriptions.is_empty() {
             self.streams.retain(|_, s| !matches!(s.phase, Phase::Unknown { .. }));
         }

@@ -313,8 +313,23 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Does what is due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.wake(now);
-        for g in self.groups.values_mut() {
+        for g in self.groups.values_mut().filter(|g| g.blocked.is_none()) {
             g.handle_timeout(now, &mut self.events);
+        }
+    }
+
+    /// Says whether a group's frames cannot leave for now: until they can, [`Node::poll_transmit`] gives none of
+    /// it, and nothing of it is due. Peers that it does not hear meanwhile are forgiven.
+    /// Requirements: `R-SILENCE-3`.
+    pub fn set_blocked(&mut self, now: Instant, group: GroupId, blocked: bool) {
+        let Some(g) = self.groups.get_mut(&group) else { return };
+        if blocked {
+            g.blocked.get_or_insert(now);
+        } else if let Some(since) = g.blocked.take() {
+            let pause = now.saturating_since(since);
+            if pause > PAUSE {
+                g.forgive(now, pause);
+            }
         }
     }
 
@@ -335,7 +350,8 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// When [`Node::handle_timeout`] or [`Node::poll_transmit`] has something to do, if nothing else
     /// happens before. Ask again after every input.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.groups.values().filter_map(Group::poll_timeout).min()
+        let able = self.groups.values().filter(|g| g.blocked.is_none());
+        able.filter_map(Group::poll_timeout).min()
     }
 
     /// What happened. Ask until it is `None`, after every input.

@@ -65,6 +65,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// First what few and timed words its streams have for their publishers, then what its publishers
     /// have for the group, in turns.
     fn poll_group(&mut self, now: Instant, id: GroupId) -> Option<Transmit<T>> {
+        if self.groups.get(&id)?.blocked.is_some() {
+            return None;
+        }
         let can_control = !self.control.is_empty();
         if can_control && let Some(transmit) = self.poll_streams(now, id) {
             return Some(transmit);

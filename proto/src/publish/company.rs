@@ -14,9 +14,11 @@ use crate::time::Instant;
 pub(crate) struct Company {
     /// Of all receivers, once it is known.
     share: Option<f64>,
-    since: Instant,
     missing: u64,
     asked: u64,
+    /// When the subscribers will have told what they miss of the frames asked for so far, and how many
+    /// those are.
+    ripe: Option<(Instant, u64)>,
 }
 
 /// Distinct frames that must have been asked for before an estimate is made of them.
@@ -33,15 +35,16 @@ const MANY: f64 = 3.0;
 const FLOOR: u32 = 512;
 
 /// Of groups larger than this not all are expected to lose the first frame that is lost.
-const SMALL: u32 = 16;
+const SMALL: u32 = 128;
 
 impl Company {
-    pub(crate) fn new(now: Instant) -> Self {
-        Self { share: None, since: now, missing: 0, asked: 0 }
+    pub(crate) fn new() -> Self {
+        Self { share: None, missing: 0, asked: 0, ripe: None }
     }
 
     /// Subscribers have missed `missing` frames so far, all together, and have asked for `asked` distinct
-    /// ones. Each speaks once in `round` at least.
+    /// ones. Each speaks once in `round` at least: requests come first, and an estimate that does not wait
+    /// for all would take a loss of all for one of few.
     pub(crate) fn observe(
         &mut self,
         now: Instant,
@@ -50,8 +53,12 @@ impl Company {
         missing: u64,
         asked: u64,
     ) {
-        let frames = asked - self.asked;
-        if frames < SAMPLE || now.saturating_since(self.since) < round * 2 || receivers == 0 {
+        let Some((at, frames)) = self.ripe else {
+            let frames = asked - self.asked;
+            self.ripe = (frames >= SAMPLE).then(|| (now + round * 2, frames));
+            return;
+        };
+        if now < at || receivers == 0 {
             return;
         }
         let losers = (missing - self.missing) as f64 / frames as f64;
@@ -60,13 +67,13 @@ impl Company {
         let weight = frames as f64 / (frames + SAMPLE) as f64;
         let kept = self.share.map_or(share, |old| old + (share - old) * weight);
         self.share = Some(share.max(kept));
-        (self.since, self.missing, self.asked) = (now, missing, asked);
+        (self.missing, self.asked, self.ripe) = (missing, asked, None);
     }
 
     /// How many of so many `receivers` to expect, 1 at least.
     pub(crate) fn losers(&self, receivers: u32) -> u32 {
         let likely = match self.share {
-            None => receivers.isqrt().max(SMALL),
+            None => receivers.min(SMALL).max(receivers.isqrt()),
             Some(share) => {
                 let mean = share * f64::from(receivers);
                 if mean < ALONE { 1 } else { (mean * 2.0) as u32 }
@@ -78,8 +85,9 @@ impl Company {
     /// Whether a repair goes to the group without waiting for a second request.
     pub(crate) fn is_many(&self, receivers: u32) -> bool {
         match self.share {
-            // The losses of a large group are more often shared than not.
-            None => receivers > SMALL * SMALL,
+            // To take a loss for a shared one costs a repair that nobody else needs; to take a shared one
+            // for another's own, as many requests as come in a round trip.
+            None => receivers > crate::rtt::SMALL_GROUP,
             Some(share) => share * f64::from(receivers) >= MANY,
         }
     }
@@ -92,7 +100,10 @@ mod tests {
     const ROUND: Duration = Duration::from_millis(250);
 
     fn after(receivers: u32, missing: u64, asked: u64) -> Company {
-        let mut company = Company::new(Instant::ZERO);
+        let mut company = Company::new();
+        // Requests come before the statuses that tell how many miss a frame.
+        company.observe(Instant::ZERO, ROUND, receivers, 1, asked);
+        company.observe(Instant::from_millis(499), ROUND, receivers, missing / 2, asked);
         company.observe(Instant::from_millis(500), ROUND, receivers, missing, asked);
         company
     }
@@ -102,8 +113,8 @@ mod tests {
     fn losses_of_few_and_losses_of_all_are_told_apart() {
         for (receivers, missing, asked, losers, many) in [
             (10_000, 10_000, 1000, 20, true),
-            (10_000, 10_000, 1, 100, true),
-            (100, 10_000, 1, 16, false),
+            (10_000, 10_000, 1, 128, true),
+            (100, 10_000, 1, 100, true),
             (10_000, 10_000_000, 1000, 10_000, true),
             (10_000, 1000, 1000, 19, false),
             (3, 1050, 1000, 1, false),
@@ -122,13 +133,17 @@ mod tests {
     fn more_company_is_believed_at_once() {
         let mut company = after(1000, 1000, 1000);
         assert_eq!(company.losers(1000), 1);
-        company.observe(Instant::from_millis(1000), ROUND, 1000, 1000 + 8 * 1000, 1008);
-        assert_eq!(company.losers(1000), 1000);
-        company.observe(Instant::from_millis(1500), ROUND, 1000, 9008, 1016);
-        assert!((500..1010).contains(&company.losers(1000)), "{company:?}");
+        let mut observe = |ms, missing, asked| {
+            company.observe(Instant::from_millis(ms), ROUND, 1000, missing, asked);
+            company.losers(1000)
+        };
+        observe(1000, 1000, 1008);
+        assert_eq!(observe(1500, 1000 + 8 * 1000, 1008), 1000);
+        observe(1500, 9000, 1016);
+        assert!((500..1010).contains(&observe(2000, 9008, 1016)));
         // Too soon, and too few.
-        company.observe(Instant::from_millis(1600), ROUND, 1000, 9100, 1200);
-        company.observe(Instant::from_millis(9000), ROUND, 1000, 9100, 1020);
-        assert!(company.losers(1000) >= 500);
+        observe(2100, 9100, 1200);
+        assert!(observe(2200, 9100, 1200) >= 500);
+        assert!(observe(9000, 200_000, 1020) >= 500);
     }
 }

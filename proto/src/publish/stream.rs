@@ -137,7 +137,7 @@ impl<T> PublishStream<T> {
             config,
             repairs: Repairs::default(),
             rtt: GroupRtt::default(),
-            company: Company::new(now),
+            company: Company::new(),
             freed: Vec::new(),
             events: VecDeque::new(),
             replies: VecDeque::new(),

@@ -73,11 +73,14 @@ impl<T> Window<T> {
         self.slots.len() - self.sent
     }
 
-    /// How many more frames fit once everything before `confirmed` is let go.
+    /// How many more frames fit once everything before `confirmed` is let go. Frames that wait take a
+    /// quarter of the window at most: the rest is for those that were sent, or an application that is
+    /// faster than the line would leave nothing to repair from.
     pub(crate) fn room(&self, confirmed: Sequence) -> usize {
         let free = self.capacity.saturating_sub(self.slots.len());
         let releasable = confirmed.since(self.base).min(self.sent as u64);
-        free + usize::try_from(releasable).unwrap_or(usize::MAX)
+        let fits = free + usize::try_from(releasable).unwrap_or(usize::MAX);
+        fits.min((self.capacity / 4).max(1).saturating_sub(self.queued()))
     }
 
     /// Queues the next frame. The caller has asked [`Window::room`], and trims.
@@ -183,17 +186,21 @@ mod tests {
     fn frames_go_round() {
         let mut w = Window::new(2);
         w.push('a');
+        assert_eq!(w.room(Sequence(9)), 0, "one waits");
         w.push('b');
         assert_eq!(w.room(Sequence(9)), 0, "nothing was sent");
         assert_eq!(w.take_new(), Some((Sequence(0), 'a')));
         assert!(!w.is_idle(Sequence(0)));
         assert!(w.put_back(Sequence(0), 'a').is_none());
+        assert_eq!(w.room(Sequence(1)), 0, "one waits");
+        w.take_new();
         assert_eq!((w.room(Sequence(0)), w.room(Sequence(1))), (0, 1));
+        w.put_back(Sequence(1), 'b');
         w.push('c');
         assert_eq!(w.trim(Sequence(0)), None, "not confirmed");
         assert_eq!(w.trim(Sequence(1)), Some('a'));
         assert_eq!(w.trim(Sequence(1)), None);
-        assert_eq!((w.base(), w.head(), w.end()), (Sequence(1), Sequence(1), Sequence(3)));
+        assert_eq!((w.base(), w.head(), w.end()), (Sequence(1), Sequence(2), Sequence(3)));
         // Not retained any more, so it is given out again.
         assert_eq!(w.put_back(Sequence(0), 'z'), Some('z'));
     }

@@ -54,8 +54,9 @@ impl<R: RxFrame> ReceiveStream<R> {
         for (sequence, frame) in held {
             self.handle_frame(now, sequence, frame, false, rng, out);
         }
-        self.status.introduce(now);
         self.handle_heartbeat(now, beat, false, rng, out);
+        let spacing = super::status_spacing(self.receivers);
+        self.status.introduce(now + spacing.mul_f64(rng.f64() / 2.0));
     }
 
     /// Attaches a subscription to a stream that is followed already: it begins with what comes next. A
@@ -107,7 +108,7 @@ impl<R: RxFrame> ReceiveStream<R> {
 
     /// Detaches a subscription. Says whether it was the last one.
     /// Requirements: `R-LEAVE-1`, `R-LEAVE-2`.
-    pub(crate) fn detach(&mut self, now: Instant, subscriber: SubscriberId) -> bool {
+    pub(crate) fn detach(&mut self, subscriber: SubscriberId) -> bool {
         let before = self.attached.len();
         self.attached.retain(|a| a.subscriber != subscriber);
         if self.attached.len() == before {
@@ -122,7 +123,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         }
         if reliable != self.repairs_wanted {
             // The publisher waits in vain.
-            self.speak_soon(now);
+            self.speak_soon();
         }
         false
     }

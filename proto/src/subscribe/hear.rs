@@ -63,14 +63,12 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.next = self.next.max(end);
         }
         if beat.wanted {
-            // Many answer one heartbeat: they spread over the time that their number deserves.
-            let spread = super::status_spacing(self.receivers);
-            self.status.want(now + spread.mul_f64(rng.f64()), spread);
+            self.status.want(now, super::status_spacing(self.receivers), rng);
         }
         if beat.end {
             self.ended = Some(end);
         }
-        self.finish(now, out);
+        self.finish(out);
     }
 
     /// Requirements: `R-LOSS-2`.
@@ -93,7 +91,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         } else {
             self.lose_before(oldest, LossCause::NotRetained, out);
         }
-        self.finish(now, out);
+        self.finish(out);
     }
 
     pub(crate) fn handle_released(
@@ -119,7 +117,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         if !core::mem::replace(&mut self.silent, false) {
             return;
         }
-        self.speak_soon(now);
+        self.speak_soon();
         if self.ended.is_some() {
             return;
         }
@@ -152,7 +150,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             return if over { Fate::Ends } else { Fate::Sleeps };
         }
         self.give_up(now, out);
-        self.finish(now, out);
+        self.finish(out);
         Fate::Stays
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A status is due when a good part of the window was taken in, when room came back that the publisher
 //! may wait for, when the publisher asks, and now and then. All subscribers of a stream together send
-//! a bounded number a second. Requirements: `R-STATUS-5` to `R-STATUS-8`.
+//! a bounded number a second. Requirements: `R-STATUS-5` to `R-STATUS-8`, `R-STATUS-10`.
 
 use core::time::Duration;
 
@@ -40,6 +40,8 @@ pub(super) struct StatusTimer {
     next: Sequence,
     edge: Sequence,
     wanted: bool,
+    /// There is news beside progress.
+    news: bool,
     /// Statuses that still follow each other closely, so that a new subscriber is known though one is lost.
     first: u32,
 }
@@ -47,13 +49,17 @@ pub(super) struct StatusTimer {
 impl StatusTimer {
     pub(super) fn new(now: Instant) -> Self {
         let (next, edge) = (Sequence(0), Sequence(0));
-        Self { due: now, last: now, next, edge, wanted: true, first: FIRST_STATUSES }
+        Self { due: now, last: now, next, edge, wanted: true, news: false, first: FIRST_STATUSES }
     }
 
-    /// The publisher wants one by `due`, and not within `spacing` of the last.
-    pub(super) fn want(&mut self, due: Instant, spacing: Duration) {
-        self.due = self.due.min(due.max(self.last + spacing));
-        self.wanted = true;
+    /// There is a reason to speak. Many have it at the same moment, so each draws its time, and only once: if
+    /// they spoke together they would go on doing so, and the publisher's receive queue would take the same
+    /// ones each time and drop the others (`R-STATUS-8`).
+    pub(super) fn want(&mut self, now: Instant, spacing: Duration, rng: &mut fastrand::Rng) {
+        if !core::mem::replace(&mut self.wanted, true) {
+            let earliest = now.max(self.last + spacing * 3 / 4);
+            self.due = self.due.min(earliest + spacing.mul_f64(rng.f64() / 2.0));
+        }
     }
 
     /// A stream that is over needs no word but those that are wanted.
@@ -62,8 +68,8 @@ impl StatusTimer {
     }
 
     /// A subscription has just joined.
-    pub(super) fn introduce(&mut self, now: Instant) {
-        (self.due, self.wanted, self.first) = (now, true, FIRST_STATUSES);
+    pub(super) fn introduce(&mut self, due: Instant) {
+        (self.due, self.wanted, self.first) = (due, true, FIRST_STATUSES);
     }
 }
 
@@ -108,7 +114,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.stats.naks += 1;
             return Some(Upstream::Nak(nak));
         }
-        self.status_due(now, who).then(|| Upstream::Status(self.take_status(now, who, rng)))
+        self.status_due(now, who, rng).then(|| Upstream::Status(self.take_status(now, who, rng)))
     }
 
     /// Whether the publisher has not been told yet that the last subscription left, and seems not to know.
@@ -122,20 +128,20 @@ impl<R: RxFrame> ReceiveStream<R> {
         Status { leaving: true, ..self.status(now, who) }
     }
 
-    /// The next status is due at once.
-    pub(crate) fn speak_soon(&mut self, now: Instant) {
-        self.status.want(now, super::status_spacing(self.receivers));
+    /// The publisher is to hear of a change soon.
+    pub(crate) fn speak_soon(&mut self) {
+        self.status.news = true;
     }
 
-    fn status_due(&self, now: Instant, who: &Speaker<'_>) -> bool {
-        if self.status.due(self.closed).is_none_or(|due| due <= now) {
-            return !self.closed || self.status.wanted;
+    fn status_due(&mut self, now: Instant, who: &Speaker<'_>, rng: &mut fastrand::Rng) -> bool {
+        if core::mem::take(&mut self.status.news) || !self.closed && self.has_progress(who) {
+            self.status.want(now, super::status_spacing(self.receivers), rng);
         }
-        if self.closed
-            || now.saturating_since(self.status.last) < super::status_spacing(self.receivers)
-        {
-            return false;
-        }
+        self.status.due(self.closed).is_some_and(|due| due <= now)
+    }
+
+    /// Whether the publisher would gain from knowing how far this subscriber is.
+    fn has_progress(&self, who: &Speaker<'_>) -> bool {
         let said = &self.status;
         let edge = self.edge(who);
         let step = ((self.capacity as u64).min(self.window) / STEPS).max(1);
@@ -156,13 +162,20 @@ impl<R: RxFrame> ReceiveStream<R> {
     fn take_status(&mut self, now: Instant, who: &Speaker<'_>, rng: &mut fastrand::Rng) -> Status {
         let status = self.status(now, who);
         // A group that heard one announcement must not go on in step.
-        let mut pause = super::status_interval(self.receivers).mul_f64(0.75 + rng.f64() / 2.0);
+        let mut pause = super::status_interval(self.receivers);
         let first = self.status.first.saturating_sub(1);
         if first > 0 && self.receivers <= SMALL_GROUP {
             pause = FIRST_INTERVAL * (1 << (FIRST_STATUSES - first));
         }
-        let (next, edge) = (self.next, self.edge(who));
-        self.status = StatusTimer { due: now + pause, last: now, next, edge, wanted: false, first };
+        self.status = StatusTimer {
+            due: now + pause.mul_f64(0.75 + rng.f64() / 2.0),
+            last: now,
+            next: self.next,
+            edge: self.edge(who),
+            wanted: false,
+            news: false,
+            first,
+        };
         status
     }
 

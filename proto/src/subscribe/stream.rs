@@ -254,7 +254,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         } else {
             self.pass(now, sequence, &frame, timing, rng, out);
         }
-        self.finish(now, out);
+        self.finish(out);
     }
 
     /// Puts a frame where it belongs and delivers what that makes deliverable.
@@ -604,7 +604,7 @@ impl<R: RxFrame> ReceiveStream<R> {
 
     /// Ends the stream once everything before its end was delivered or given up.
     /// Requirements: `R-CLOSE-3`.
-    pub(super) fn finish(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) {
+    pub(super) fn finish(&mut self, out: &mut VecDeque<Event<R>>) {
         let asking = !self.repairs_wanted && !self.gaps.is_empty();
         if self.attached.is_empty() || asking || self.ended.is_none_or(|end| self.next < end) {
             return;
@@ -612,7 +612,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         // The attachments stay, to answer the publisher's last heartbeats.
         if !core::mem::replace(&mut self.closed, true) {
             self.tell_all(Notice::PublisherClosed, out);
-            self.speak_soon(now);
+            self.speak_soon();
         }
     }
 
