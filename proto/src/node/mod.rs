@@ -320,6 +320,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Says whether a group's frames cannot leave for now: until they can, [`Node::poll_transmit`] gives none of
     /// it, and nothing of it is due. Peers that it does not hear meanwhile are forgiven.
+    /// Requirements: `R-SILENCE-3`.
     pub fn set_blocked(&mut self, now: Instant, group: GroupId, blocked: bool) {
         let Some(g) = self.groups.get_mut(&group) else { return };
         if blocked {

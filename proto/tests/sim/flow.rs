@@ -305,7 +305,7 @@ fn small_windows_with_loss() {
 }
 
 /// A consumer that takes a frame now and then: its publisher never runs over it.
-/// R-STATUS-8.
+/// R-STATUS-10.
 #[test]
 fn room_is_a_promise() {
     each_seed(|seed| {
@@ -325,7 +325,7 @@ fn room_is_a_promise() {
 }
 
 /// Two publishers fill one subscription: its room is shared.
-/// R-STATUS-8.
+/// R-STATUS-10.
 #[test]
 fn two_publishers_share_a_queue() {
     each_seed(|seed| {
