@@ -4,7 +4,7 @@ CARGO ?= cargo
 DIST ?= bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint docs bench bench-peers fresh clean
+.PHONY: help setup build demo test test-device lint docs bench bench-peers fresh clean
 
 help: ## list the targets
 	@echo "qcast: reliable publish/subscribe over RDMA unreliable datagrams"
@@ -23,6 +23,10 @@ demo: build ## send a real file through induced loss to three subscribers, and t
 
 test: ## run every check; `scripts/test --list` names the stages, `scripts/test STAGE` runs one
 	@scripts/test
+
+test-device: ## run the suite of the device contract on real devices: make test-device DEVICE=verbs:mlx5_0[,verbs:mlx5_1]
+	@test -n "$(DEVICE)" || { echo "say which: make test-device DEVICE=verbs:mlx5_0" >&2; exit 2; }
+	QCAST_TEST_DEVICES="$(subst verbs:,,$(DEVICE))" $(CARGO) test --test conformance real:: -- --ignored --test-threads=1
 
 lint: ## run the checks that run no test
 	@scripts/test lint

@@ -17,6 +17,19 @@ use crate::subscriber::SubscriberBuilder;
 /// A joined group.
 ///
 /// A clone is another handle. The group is left when its last handle, publisher and subscriber is gone.
+/// Joining a group once more gives another member, with its own queue pair, that does not hear the first.
+///
+/// # Examples
+/// ```
+/// use qcast::{Node, QKey};
+///
+/// let node = Node::builder().open()?;
+/// let by_secret = node.group("inside").secret("between us").join()?;
+/// let by_key = node.group("outside").qkey(QKey::new_checked(0x1234)?).join()?;
+/// assert_ne!(by_secret.qkey(), by_key.qkey());
+/// println!("{} is at {}", by_secret.name(), by_secret.mgid());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Group {
     inner: Arc<Inner>,

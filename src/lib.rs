@@ -57,6 +57,7 @@ pub use device::PortCounters;
 pub use device::fault::{FaultPlan, FaultPlanError};
 pub use device::open::OpenDeviceError;
 pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
+pub use engine::journal::JournalEntry;
 pub use group::{Group, GroupBuilder, JoinError};
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};

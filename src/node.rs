@@ -1,6 +1,8 @@
 //! A process's endpoint.
 
+use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use crate::device::fault::FaultPlan;
 use crate::device::open::{self, DeviceOptions, OpenDeviceError};
 use crate::device::spec::DeviceSpec;
 use crate::device::{DeviceError, PortCounters};
+use crate::engine::journal::JournalEntry;
 use crate::engine::{AhStats, Engine, EngineConfig};
 use crate::group::GroupBuilder;
 use crate::runtime::{self, Progress, Runtime, StartError};
@@ -84,8 +87,28 @@ impl Node {
         self.runtime().engine().ah_stats()
     }
 
+    /// The last modifies of the node's queue pairs, oldest first: bring-ups, recoveries, and what was refused.
+    pub fn journal(&self) -> Vec<JournalEntry> {
+        self.runtime().engine().journal().entries().cloned().collect()
+    }
+
     /// Drives the node with [`Progress::Manual`]: does what there is to do in one bounded turn, and if there is
-    /// nothing, waits up to `timeout` for something. Harmless with [`Progress::Thread`].
+    /// nothing, waits up to `timeout` for something. With [`Progress::Thread`] it waits, too, until something
+    /// has come for a subscriber.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    /// use qcast::{Node, Progress};
+    ///
+    /// let node = Node::builder().progress(Progress::Manual).open()?;
+    /// let mut subscriber = node.group("spin").join()?.subscriber().open()?;
+    /// for _ in 0..10 {
+    ///     node.poll(Duration::from_micros(50))?;
+    ///     subscriber.poll(64, |incoming| println!("{incoming:?}"));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The operating system refused to poll.
@@ -130,6 +153,7 @@ pub struct NodeBuilder {
     receive_window: Option<usize>,
     srq_depth: Option<usize>,
     mtu: Option<usize>,
+    journal: Option<PathBuf>,
 }
 
 impl Default for NodeBuilder {
@@ -143,6 +167,7 @@ impl Default for NodeBuilder {
             receive_window: None,
             srq_depth: None,
             mtu: None,
+            journal: None,
         }
     }
 }
@@ -193,6 +218,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Appends every modify of a queue pair to this file, as one JSON object a line.
+    pub fn journal(mut self, file: impl Into<PathBuf>) -> Self {
+        self.journal = Some(file.into());
+        self
+    }
+
     /// A path MTU below the port's, in bytes: 512, 1024, 2048 or 4096.
     pub fn mtu(mut self, bytes: usize) -> Self {
         self.mtu = Some(bytes);
@@ -223,8 +254,16 @@ impl NodeBuilder {
         let options =
             DeviceOptions { mtu: self.mtu, srq_depth: config.srq_depth, fault: self.fault };
         let device = open::open(&self.device, options).map_err(OpenError::Device)?;
+        let journal = self.journal.map(|path| {
+            let file = File::options().create(true).append(true).open(&path);
+            file.map_err(|source| OpenError::Journal { path, source })
+        });
+        let journal = journal.transpose()?;
         let (runtime, _thread) =
             Runtime::start(self.progress, |now| Engine::new(now, device, config))?;
+        if let Some(file) = journal {
+            runtime.engine().journal_mut().write_to(file);
+        }
         Ok(Node { inner: Arc::new(Inner { runtime, name, id }) })
     }
 }
@@ -233,6 +272,15 @@ impl NodeBuilder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The journal's file cannot be opened. Nothing is left open.
+    #[error("the journal {} cannot be opened: {source}", .path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The name is empty, too long, or has control characters.
     #[error("{0:?} cannot be a node's name; give 1 to 96 bytes without control characters")]
     Name(String),

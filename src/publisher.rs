@@ -25,7 +25,33 @@ use crate::runtime::{self, Progress};
 /// as far as the window and the [`FlowPolicy`] go.
 ///
 /// Dropping a publisher closes it in the background: the node's thread lingers until subscribers have
-/// everything. [`Publisher::close`] waits for that, and says who did not.
+/// everything. [`Publisher::close`] waits for that, and says who did not. (With
+/// [`Progress::Manual`] nobody drives the node in the background: close what has to arrive.)
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use qcast::{FlowPolicy, Node, PublishError};
+///
+/// let node = Node::builder().open()?;
+/// let group = node.group("telemetry").secret("between us").join()?;
+/// let mut publisher = group.publisher().topic("rack/7").policy(FlowPolicy::Slowest).open()?;
+///
+/// match publisher.try_send(b"21.5 C") {
+///     Ok(()) => {}
+///     // Says by whom: the slowest subscriber, by name.
+///     Err(error @ PublishError::WouldBlock(_)) => eprintln!("{error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// // Written where it is sent from.
+/// let mut claim = publisher.claim(8)?;
+/// claim.copy_from_slice(&42u64.to_be_bytes());
+/// claim.commit();
+///
+/// assert!(publisher.wait_confirmed(Duration::from_secs(5)));
+/// assert!(publisher.close().unconfirmed.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Publisher {
     group: Group,
@@ -419,6 +445,7 @@ fn held_by(hold: Option<&Hold>) -> String {
             let dry = if *headroom == 0 { ", its receive queue is dry" } else { "" };
             format!(" by subscriber {name}, which is {behind} frames behind{dry}")
         }
+        Some(Hold::Own) => " by a subscription of this very node, which is full".into(),
         Some(Hold::Quorum { have, want }) => format!(": {have} subscribers of a quorum of {want}"),
         _ => ": more was published than the link has taken".into(),
     }

@@ -23,6 +23,33 @@ use crate::runtime::{self, Driven, Progress};
 /// Three ways to read: [`Subscriber::recv`] and its kin give one message at a time, which can be kept;
 /// [`Subscriber::poll`] hands messages to a closure without a copy or a reference count; with the
 /// feature `async` a subscriber is a stream.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use qcast::{Delivery, Incoming, Node, Notice, Reliability};
+///
+/// let node = Node::builder().open()?;
+/// let group = node.group("prices").join()?;
+/// let mut prices = group.subscriber().topics("stocks/*").queue(4096).open()?;
+/// let mut last = group.subscriber().reliability(Reliability::Latest).open()?;
+///
+/// // One at a time, to be kept:
+/// match prices.recv_timeout(Duration::from_millis(1))? {
+///     Some(Delivery::Message(message)) => println!("{} bytes", message.len()),
+///     Some(Delivery::Notice(Notice::Lost { first, last, cause, .. })) => {
+///         eprintln!("frames {} to {}: {}", first.0, last.0, cause.as_str());
+///     }
+///     Some(_) | None => {}
+/// }
+/// // Many at once, where they lie:
+/// last.poll(64, |incoming| {
+///     if let Incoming::Message { bytes, .. } = incoming {
+///         println!("{bytes:?}");
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Subscriber {
     group: Group,
@@ -70,7 +97,8 @@ pub enum Incoming<'a> {
 }
 
 /// A message: its bytes, for as long as it is kept. It costs no copy; many that are kept at once are
-/// copied out by the node, so that its receive queue does not run dry.
+/// copied out by the node, so that its receive queue does not run dry. It outlives its subscriber and
+/// its node.
 #[derive(Clone, Debug)]
 pub struct Message {
     bytes: Bytes,
@@ -406,7 +434,7 @@ impl SubscriberBuilder {
         self
     }
 
-    /// How loss is treated.
+    /// How loss is treated. Of a frame of many messages a latest-only subscription gets the last.
     pub fn reliability(mut self, reliability: Reliability) -> Self {
         self.config.reliability = reliability;
         self

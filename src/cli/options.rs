@@ -37,6 +37,10 @@ pub(crate) struct NodeOptions {
     /// Faults to inject, such as loss=0.02,reorder=0.01,seed=7: each datagram that comes in has this luck
     #[arg(long, value_name = "FAULTS", env = FaultPlan::VARIABLE)]
     pub(crate) fault: Option<FaultPlan>,
+
+    /// Appends every state change of a queue pair to this file, as one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
 }
 
 impl NodeOptions {
@@ -49,6 +53,9 @@ impl NodeOptions {
             .progress(progress);
         if let Some(name) = &self.name {
             builder = builder.name(name.clone());
+        }
+        if let Some(journal) = &self.journal {
+            builder = builder.journal(journal);
         }
         builder.open().map_err(|error| {
             Failure::environment(format_args!(

@@ -4,6 +4,9 @@
 //! token owns the slot: posting moves it into the provider, the completion moves it back. So a
 //! buffer can be neither posted twice nor touched while the device may use it, with no unsafe code.
 
+use std::fmt;
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 /// Bytes of GRH space before every received payload, as on every UD queue pair.
@@ -18,9 +21,19 @@ pub const TAILROOM: usize = 8;
 
 const PAGE: usize = 4096;
 
+/// What a device knows a slab by. Each buffer of the slab holds it, so it lasts as long as any.
+pub(super) trait Registration: Send + Sync + fmt::Debug {
+    /// The key to `len` bytes at the address `start`, if they are the slab's and the slab is `owner`'s.
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only real devices register"))]
+    fn key(&self, owner: usize, start: usize, len: usize) -> Option<u32>;
+}
+
 /// A send's memory: headroom, payload, tailroom.
 #[derive(Debug)]
 pub struct SendBuf {
+    /// Before the memory: what is dropped last takes the registration back first.
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only real devices register"))]
+    registration: Option<Arc<dyn Registration>>,
     slot: u32,
     len: u32,
     mem: BytesMut,
@@ -31,8 +44,28 @@ impl SendBuf {
     /// are first written.
     pub fn slab(count: usize, max_payload: usize) -> Vec<Self> {
         slots(count, HEADROOM + max_payload + TAILROOM)
-            .map(|(slot, mem)| Self { slot, len: 0, mem })
+            .map(|(slot, mem)| Self { registration: None, slot, len: 0, mem })
             .collect()
+    }
+
+    /// The address and the length of the slot.
+    #[cfg(feature = "verbs")]
+    pub(super) fn span(&mut self) -> (usize, usize) {
+        (self.mem.as_mut_ptr().expose_provenance(), self.mem.len())
+    }
+
+    /// Notes what the device knows the slab by.
+    #[cfg(feature = "verbs")]
+    pub(super) fn register(&mut self, registration: &Arc<dyn Registration>) {
+        self.registration = Some(Arc::clone(registration));
+    }
+
+    /// Address, length and key of the payload, if `owner` registered the slab.
+    #[cfg(feature = "verbs")]
+    pub(super) fn registered(&mut self, owner: usize) -> Option<(usize, u32, u32)> {
+        let start = self.mem.as_mut_ptr().expose_provenance() + HEADROOM;
+        let key = self.registration.as_ref()?.key(owner, start, self.len as usize)?;
+        Some((start, self.len, key))
     }
 
     /// The slot's place in its slab.
@@ -85,6 +118,9 @@ impl SendBuf {
 /// A receive's memory: GRH space, then the payload.
 #[derive(Debug)]
 pub struct RecvBuf {
+    /// Before the memory: what is dropped last takes the registration back first.
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only real devices register"))]
+    registration: Option<Arc<dyn Registration>>,
     slot: u32,
     len: u32,
     mem: Memory,
@@ -105,15 +141,50 @@ impl RecvBuf {
     /// touched when they are first written.
     pub fn slab(count: usize, max_payload: usize) -> Vec<Self> {
         slots(count, GRH_BYTES + max_payload)
-            .map(|(slot, mem)| Self { slot, len: 0, mem: Memory::Slot(mem) })
+            .map(|(slot, mem)| Self { registration: None, slot, len: 0, mem: Memory::Slot(mem) })
             .collect()
     }
 
     /// `count` buffers with no memory of their own: the provider shares a datagram into them.
     pub fn shells(count: usize) -> Vec<Self> {
         (0..count)
-            .map(|slot| Self { slot: slot_number(slot), len: 0, mem: Memory::Shared(Bytes::new()) })
+            .map(|slot| Self {
+                registration: None,
+                slot: slot_number(slot),
+                len: 0,
+                mem: Memory::Shared(Bytes::new()),
+            })
             .collect()
+    }
+
+    /// The address and the length of the slot, GRH space included.
+    #[cfg(feature = "verbs")]
+    pub(super) fn span(&mut self) -> (usize, usize) {
+        let mem = self.slot_mut();
+        (mem.as_mut_ptr().expose_provenance(), mem.len())
+    }
+
+    /// Notes what the device knows the slab by.
+    #[cfg(feature = "verbs")]
+    pub(super) fn register(&mut self, registration: &Arc<dyn Registration>) {
+        self.registration = Some(Arc::clone(registration));
+    }
+
+    /// Address, length and key of the slot, GRH space included, if `owner` registered the slab.
+    #[cfg(feature = "verbs")]
+    pub(super) fn registered(&mut self, owner: usize) -> Option<(usize, u32, u32)> {
+        let (start, len) = self.span();
+        let key = self.registration.as_ref()?.key(owner, start, len)?;
+        Some((start, slot_number(len), key))
+    }
+
+    /// The header space before the payload, as the device filled it. Empty for a shell.
+    #[cfg(feature = "verbs")]
+    pub(super) fn grh(&self) -> &[u8] {
+        match &self.mem {
+            Memory::Slot(mem) => &mem[..GRH_BYTES],
+            Memory::Shared(_) => &[],
+        }
     }
 
     /// The slot's place in its slab.

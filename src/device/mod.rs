@@ -22,6 +22,9 @@ pub mod sim;
 #[cfg(target_os = "linux")]
 pub mod soft;
 pub mod spec;
+#[cfg(feature = "verbs")]
+#[expect(unsafe_code, reason = "the one place where foreign functions are called")]
+pub mod verbs;
 
 use std::collections::VecDeque;
 use std::io;
@@ -192,6 +195,9 @@ pub struct DeviceCaps {
     pub loops_back: Option<bool>,
     /// Whether the link layer is Ethernet (RoCE), where every address handle needs a GRH.
     pub ethernet: bool,
+    /// Whether the device counts the datagrams that it drops for want of a receive or of a queue pair that takes
+    /// them ([`PortCounters::out_of_buffer`], [`PortCounters::malformed`]); many real ones do not.
+    pub counts_drops: bool,
     /// Entries of the partition key table.
     pub pkeys: u16,
     /// Ports of the device.
@@ -476,6 +482,35 @@ pub enum DeviceError {
     /// The device does not offer this.
     #[error("the device does not support {0}")]
     Unsupported(&'static str),
+    /// The device refused a modify that the table allows: something that is not checked beforehand, or a fault
+    /// of the driver.
+    #[error(
+        "{attempt}: the device refused it ({source}), though the table allows it; checked beforehand: {}",
+        list(.passed)
+    )]
+    ModifyRefused {
+        /// What was asked.
+        attempt: qcast_proto::qp::Attempt,
+        /// The checks that it passed.
+        passed: Vec<qcast_proto::qp::Precheck>,
+        /// The device's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The buffer is not of this device's memory.
+    #[error("the buffer was not allocated by this device")]
+    Unregistered,
+    /// The limit on locked memory is too low for the buffers asked for.
+    #[error(
+        "{need} bytes of buffers cannot be locked in memory, with a limit of {limit} in all; raise it with \
+         `ulimit -l` (LimitMEMLOCK= of a systemd unit)"
+    )]
+    Memlock {
+        /// What was to be locked.
+        need: u64,
+        /// The limit on all that is locked.
+        limit: u64,
+    },
     /// The operating system refused a call.
     #[error("{call} failed: {source}")]
     Os {
@@ -485,4 +520,8 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
+}
+
+fn list(checks: &[qcast_proto::qp::Precheck]) -> String {
+    checks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -4,6 +4,8 @@ use super::Device;
 use super::fault::{FaultDevice, FaultPlan};
 use super::soft::{SoftConfig, SoftDevice, SoftOpenError};
 use super::spec::{DeviceSpec, SoftAddress, VerbsSpec};
+#[cfg(feature = "verbs")]
+use super::verbs;
 
 /// How a device is opened.
 #[derive(Clone, Debug)]
@@ -21,21 +23,63 @@ pub struct DeviceOptions {
 /// # Errors
 /// [`OpenDeviceError`]; nothing is left open.
 pub fn open(spec: &DeviceSpec, options: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
-    let address = match spec {
-        DeviceSpec::Soft(address) => address.clone(),
-        // No provider of real devices is built yet, so there is none to find.
-        DeviceSpec::Auto => SoftAddress::Loopback,
-        DeviceSpec::Verbs(verbs) => return Err(OpenDeviceError::Verbs(verbs.clone())),
-    };
-    let mut config = SoftConfig::new(address).srq_depth(options.srq_depth);
+    match spec {
+        DeviceSpec::Soft(address) => open_soft(address, options),
+        DeviceSpec::Auto => open_auto(options),
+        DeviceSpec::Verbs(verbs) => open_verbs(verbs, options),
+    }
+}
+
+fn open_soft(
+    address: &SoftAddress,
+    options: DeviceOptions,
+) -> Result<Box<dyn Device>, OpenDeviceError> {
+    let mut config = SoftConfig::new(address.clone()).srq_depth(options.srq_depth);
     if let Some(mtu) = options.mtu {
         config = config.mtu(mtu);
     }
-    let device = SoftDevice::open(&config)?;
-    Ok(match options.fault.filter(|plan| !plan.is_empty()) {
+    Ok(disturbed(SoftDevice::open(&config)?, options.fault))
+}
+
+fn disturbed<D: Device + 'static>(device: D, fault: Option<FaultPlan>) -> Box<dyn Device> {
+    match fault.filter(|plan| !plan.is_empty()) {
         Some(plan) => Box::new(FaultDevice::new(device, plan)),
         None => Box::new(device),
-    })
+    }
+}
+
+/// The first real device that can be opened, else the software provider on loopback.
+#[cfg(feature = "verbs")]
+fn open_auto(options: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
+    for name in verbs::list_devices().unwrap_or_default() {
+        let spec = VerbsSpec { name, port: None, gid_index: None };
+        match open_verbs(&spec, options.clone()) {
+            Ok(device) => return Ok(device),
+            Err(error) => tracing::info!(%error, "a real device is left out"),
+        }
+    }
+    open_soft(&SoftAddress::Loopback, options)
+}
+
+#[cfg(feature = "verbs")]
+fn open_verbs(
+    spec: &VerbsSpec,
+    options: DeviceOptions,
+) -> Result<Box<dyn Device>, OpenDeviceError> {
+    let mut config = verbs::VerbsConfig::new(spec.clone());
+    config.srq_depth = options.srq_depth;
+    config.mtu = options.mtu;
+    Ok(disturbed(verbs::VerbsDevice::open(&config)?, options.fault))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn open_auto(options: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
+    open_soft(&SoftAddress::Loopback, options)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn open_verbs(spec: &VerbsSpec, _: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
+    Err(OpenDeviceError::NoVerbs(spec.clone()))
 }
 
 /// Why a device could not be opened. Nothing is left open.
@@ -45,9 +89,13 @@ pub enum OpenDeviceError {
     /// The software provider could not be opened.
     #[error(transparent)]
     Soft(#[from] SoftOpenError),
+    /// The real device could not be opened.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] verbs::VerbsOpenError),
     /// This build drives no real devices.
     #[error(
-        "{0} cannot be opened: this build of qcast drives no real RDMA devices yet; use soft, soft:IFACE or soft:ADDR"
+        "{0} cannot be opened: this qcast was built without the feature `verbs`; use soft, soft:IFACE or soft:ADDR"
     )]
-    Verbs(VerbsSpec),
+    NoVerbs(VerbsSpec),
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use qcast_proto::addr::{Gid, Psn, QKey};
 use qcast_proto::node::{FrameToken, GroupId, Node};
-use qcast_proto::qp::{QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
+use qcast_proto::qp::{Path, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
 use super::Engine;
 use super::ah_cache::AhCache;
+use super::journal::Journal;
 use super::lease::Lease;
 use super::recovery::Recovery;
 use crate::device::{AhId, Device, DeviceError, QpId, SendBuf, SendWr};
@@ -97,9 +98,9 @@ impl Engine {
     /// A new queue pair in RTS whose join has begun.
     pub(super) fn bring_up_and_join(&mut self, setup: &GroupSetup) -> Result<QpId, DeviceError> {
         let qp = self.device.create_qp()?;
-        let started = bring_up(&mut *self.device, qp, QpState::Reset, setup.qkey)
-            .and_then(|()| self.device.join(qp, setup.mgid));
-        if let Err(error) = started {
+        let (device, journal) = (&mut *self.device, &mut self.journal);
+        let walked = Walk { device, journal, qp, setup }.to_rts(QpState::Reset);
+        if let Err(error) = walked.and_then(|()| self.device.join(qp, setup.mgid)) {
             discard(&mut *self.device, qp);
             return Err(error);
         }
@@ -189,23 +190,39 @@ impl Engine {
     }
 }
 
-/// Walks a queue pair to RTS from where it is.
-pub(super) fn bring_up(
-    device: &mut dyn Device,
-    qp: QpId,
-    from: QpState,
-    qkey: QKey,
-) -> Result<(), DeviceError> {
-    let setup =
-        UdSetup { pkey_index: 0, port: device.port().port, qkey: qkey.into(), sq_psn: Psn::new(0) };
-    let path = if from == QpState::Err { reset_walk(from) } else { walk_to_rts(from) };
-    for hop in path.hops(QpType::Ud) {
-        let attrs: QpAttrs = setup
-            .attrs(hop.from, hop.to)
-            .expect("every hop of a walk is a legal step of a UD queue pair");
-        device.modify_qp(qp, &attrs)?;
+/// What a walk needs to know of a group's queue pair.
+pub(super) struct Walk<'a> {
+    pub(super) device: &'a mut dyn Device,
+    pub(super) journal: &'a mut Journal,
+    pub(super) qp: QpId,
+    pub(super) setup: &'a GroupSetup,
+}
+
+impl Walk<'_> {
+    /// Walks the queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
+    pub(super) fn to_rts(&mut self, from: QpState) -> Result<(), DeviceError> {
+        match self.along(&walk_to_rts(from)) {
+            Err(error) if from != QpState::Reset => {
+                tracing::debug!(%error, "the cheapest walk failed; trying through RESET");
+                let held = self.device.query_qp(self.qp)?.state;
+                self.along(&reset_walk(held))
+            }
+            other => other,
+        }
     }
-    Ok(())
+
+    fn along(&mut self, path: &Path) -> Result<(), DeviceError> {
+        let port = self.device.port().port;
+        let qkey = self.setup.qkey.into();
+        let setup = UdSetup { pkey_index: 0, port, qkey, sq_psn: Psn::new(0) };
+        for hop in path.hops(QpType::Ud) {
+            let attrs = setup
+                .attrs(hop.from, hop.to)
+                .expect("every hop of a walk is a legal step of a UD queue pair");
+            self.journal.modify(self.device, self.qp, &self.setup.name, hop.from, &attrs)?;
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn discard(device: &mut dyn Device, qp: QpId) {

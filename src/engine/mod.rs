@@ -6,6 +6,7 @@
 
 mod ah_cache;
 mod group;
+pub mod journal;
 pub(crate) mod lease;
 pub(crate) mod outlet;
 mod recovery;
@@ -36,6 +37,7 @@ pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
+use journal::Journal;
 use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
 pub use recovery::RecoveryStats;
@@ -102,6 +104,7 @@ pub struct Engine {
     /// Sends that were flushed, to be posted again.
     flushed: Vec<(GroupId, SendWr)>,
     max_frame: usize,
+    journal: Journal,
 }
 
 struct Publisher {
@@ -119,7 +122,7 @@ struct Subscriber {
     items: Vec<Item>,
 }
 
-/// Completions handled in one turn; after as many the engine looks at timers and sends too.
+/// Completions handled in one turn at most; after as many the engine looks at timers and sends too.
 const RECV_BUDGET: usize = 256;
 
 /// Frames sent in one turn.
@@ -207,6 +210,7 @@ impl Engine {
             recovery: RecoveryStats::default(),
             flushed: Vec::new(),
             max_frame,
+            journal: Journal::default(),
         })
     }
 
@@ -218,6 +222,16 @@ impl Engine {
     /// The device, to be configured or disturbed.
     pub fn device_mut(&mut self) -> &mut dyn Device {
         &mut *self.device
+    }
+
+    /// The journal of queue pairs.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The journal, to be set up.
+    pub(crate) fn journal_mut(&mut self) -> &mut Journal {
+        &mut self.journal
     }
 
     /// The node's description.
@@ -372,6 +386,7 @@ impl Engine {
 
     /// Does what there is to do, in bounded steps.
     pub fn turn(&mut self, now: Instant) -> Turn {
+        self.journal.set_now(now);
         self.device.advance(now);
         self.take_device_events(now);
         let mut more = self.take_completions(now);
@@ -400,8 +415,10 @@ impl Engine {
 
     fn take_completions(&mut self, now: Instant) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
-        self.device.poll(&mut completions, RECV_BUDGET);
-        let full = completions.len() >= RECV_BUDGET;
+        // Half of what stays posted when most buffers are on loan: one poll must not run the SRQ dry.
+        let budget = RECV_BUDGET.min(self.recv.capacity() / 8).max(1);
+        self.device.poll(&mut completions, budget);
+        let full = completions.len() >= budget;
         for completion in completions.drain(..) {
             match completion {
                 Completion::Send { qp, ah, token, buf, status } => {
@@ -553,6 +570,9 @@ impl Engine {
             budget -= 1;
             self.route(now, t.group, t.to, t.frame, t.token);
         }
+        if !self.device.port().active {
+            return false;
+        }
         let mut stuck = false;
         for g in self.groups.values_mut() {
             if g.queue.is_empty() || g.recovery.is_under_way() {
@@ -684,7 +704,9 @@ impl Engine {
         }
         self.reported = now;
         for s in self.subscribers.values() {
-            s.outlet.report.lock().streams = self.node.streams(s.group);
+            let streams = self.node.streams(s.group);
+            s.outlet.streams.store(streams.len() as u64, Ordering::Relaxed);
+            s.outlet.report.lock().streams = streams;
         }
     }
 
@@ -707,6 +729,7 @@ impl Engine {
             }
         }
         self.expire_joins(now);
+        self.recover(now);
     }
 
     /// The address that peers reach a queue pair of this node by.
@@ -717,6 +740,9 @@ impl Engine {
 
     fn port_changed(&mut self, now: Instant) {
         self.ah.flush(&mut *self.device);
+        if self.device.port().active {
+            self.groups.values_mut().for_each(|g| g.recovery.restart(now));
+        }
         let groups: Vec<(GroupId, QpId)> = self.groups.iter().map(|(id, g)| (*id, g.qp)).collect();
         for (id, qp) in groups {
             let address = self.address(qp);

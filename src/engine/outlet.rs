@@ -102,7 +102,15 @@ pub(crate) struct SubscriberOutlet {
     pub(crate) limit: usize,
     pub(crate) reliability: Reliability,
     pub(crate) report: Mutex<SubscriberReport>,
+    /// How many streams the group follows.
+    pub(super) streams: AtomicU64,
 }
+
+/// A frame for each of as many streams as are followed at most.
+const PROMISED: u64 = 1024;
+
+/// The largest message in frames of a path MTU of 4096, which most have; of a smaller one it waits alone.
+const LARGE: u64 = 2 * (16 << 20) / 4096;
 
 /// What waits for the application.
 #[derive(Debug, Default)]
@@ -157,6 +165,7 @@ impl SubscriberOutlet {
             limit,
             reliability,
             report: Mutex::new(SubscriberReport::default()),
+            streams: AtomicU64::new(0),
         }
     }
 
@@ -180,10 +189,21 @@ impl SubscriberOutlet {
         queue.put += item.weight();
         if self.reliability == Reliability::Latest && item.weight() > 0 {
             self.drop_older(queue, &item);
-        } else if self.reliability == Reliability::BestEffort {
-            while queue.outstanding(&self.taken) > self.limit as u64 && self.drop_oldest(queue) {}
+        } else {
+            while queue.outstanding(&self.taken) > self.most() && self.drop_oldest(queue) {}
         }
         queue.items.push_back(item);
+    }
+
+    /// What may wait. Publishers that wait for a reliable subscription keep to its limit, but for what was
+    /// promised to several of them at once and a large message of each that is whole by then. Those
+    /// that do not wait, by their policy or because they let this node go, are not to fill the memory.
+    fn most(&self) -> u64 {
+        let limit = self.limit as u64;
+        if !self.reliability.wants_repair() {
+            return limit;
+        }
+        limit + PROMISED + LARGE * self.streams.load(Ordering::Relaxed).max(1)
     }
 
     /// A newer message replaces those of its stream that were not taken.

@@ -6,13 +6,16 @@
 //! The cheapest legal walk brings it back. A walk that fails is tried again, ever more slowly; after a
 //! few of them another queue pair takes its place, joins the group anew, and peers are told its
 //! address. Queue pairs that fault again and again wait longer each time.
+//!
+//! While the port is down nothing is posted and nothing tried: on Soft-RoCE every send would take its
+//! queue pair to ERR again. When the port is up all begin anew.
 
 use qcast_proto::node::GroupId;
 use qcast_proto::qp::QpState;
 use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
-use super::group::{EngineGroup, Joining, bring_up};
+use super::group::{EngineGroup, Joining, Walk};
 use crate::device::{AhId, DeviceError, QpId};
 
 /// A queue pair's way back.
@@ -74,6 +77,14 @@ impl Recovery {
         self.streak += 1;
     }
 
+    /// The port is up again: what failed until then says nothing of what is to come.
+    pub(super) fn restart(&mut self, now: Instant) {
+        if self.due.is_some() {
+            self.due = Some(now);
+        }
+        (self.failed, self.streak) = (0, 0);
+    }
+
     /// Whether nothing can be posted now.
     pub(super) fn is_under_way(&self) -> bool {
         self.due.is_some() || self.replacing
@@ -99,6 +110,9 @@ impl Engine {
 
     /// Takes the steps that are due.
     pub(super) fn recover(&mut self, now: Instant) {
+        if !self.device.port().active {
+            return;
+        }
         let is_due = |g: &EngineGroup| g.recovery.due.is_some_and(|due| due <= now);
         let due: Vec<GroupId> =
             self.groups.iter().filter(|(_, g)| is_due(g)).map(|(id, _)| *id).collect();
@@ -108,6 +122,9 @@ impl Engine {
     }
 
     pub(super) fn next_recovery(&self) -> Option<Instant> {
+        if !self.device.port().active {
+            return None;
+        }
         self.groups.values().filter_map(|g| g.recovery.due).min()
     }
 
@@ -122,7 +139,8 @@ impl Engine {
             self.recovery.faults += 1;
             tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back");
         }
-        match bring_up(&mut *self.device, g.qp, state, g.setup.qkey) {
+        let (device, journal) = (&mut *self.device, &mut self.journal);
+        match (Walk { device, journal, qp: g.qp, setup: &g.setup }).to_rts(state) {
             Ok(()) => {
                 self.recovery.walks += 1;
                 g.recovery.back(now);

@@ -7,6 +7,8 @@
 //! leave a mark that is seen before anybody sleeps.
 
 mod clock;
+#[cfg(test)]
+mod interleavings;
 mod poller;
 mod seat;
 
@@ -78,7 +80,8 @@ impl Runtime {
     ) -> Result<(Arc<Self>, Option<JoinHandle<()>>), StartError> {
         let clock = Clock::start();
         let (poller, waker) = Poller::new().map_err(StartError::Poll)?;
-        let engine = build(clock.now())?;
+        let mut engine = build(clock.now())?;
+        engine.journal_mut().measure_by(move || clock.now(), incarnation());
         let runtime = Arc::new(Self {
             engine: Mutex::new(engine),
             poller: Mutex::new(poller),

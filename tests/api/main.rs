@@ -1,4 +1,13 @@
 //! The public API from end to end, in real time, on loopback.
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[cfg(feature = "async")]
+mod asynchronous;
+mod delivery;
+mod flow;
+mod groups;
+mod lifecycle;
+mod manual;
+mod messages;
 mod rig;
 mod stress;

@@ -30,13 +30,11 @@ pub(crate) fn node() -> Node {
     small().open().unwrap()
 }
 
-#[allow(dead_code)]
 pub(crate) fn manual() -> Node {
     small().progress(Progress::Manual).open().unwrap()
 }
 
 /// A node that loses, reorders or doubles what comes in.
-#[allow(dead_code)]
 pub(crate) fn disturbed(plan: &str) -> Node {
     let plan: FaultPlan = plan.parse().unwrap();
     println!("faults: {plan}");
@@ -54,12 +52,10 @@ pub(crate) fn join(node: &Node, group: &str) -> Group {
 }
 
 /// Two nodes, a publisher on the first and a subscriber on the second.
-#[allow(dead_code)]
 pub(crate) fn pair(test: &str) -> Pair {
     pair_on(&node(), &node(), test)
 }
 
-#[allow(dead_code)]
 pub(crate) fn pair_on(ours: &Node, theirs: &Node, test: &str) -> Pair {
     let group = unique(test);
     let subscriber = join(theirs, &group).subscriber().open().unwrap();
@@ -85,7 +81,6 @@ pub(crate) fn message(subscriber: &mut Subscriber) -> Message {
 }
 
 /// The next notice; a message is not expected.
-#[allow(dead_code)]
 pub(crate) fn notice(subscriber: &mut Subscriber) -> Notice {
     match next(subscriber) {
         Delivery::Notice(notice) => notice,
@@ -95,7 +90,6 @@ pub(crate) fn notice(subscriber: &mut Subscriber) -> Notice {
 }
 
 /// Waits until `done`, and says what was waited for if it does not come.
-#[allow(dead_code)]
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = now() + DEADLINE;
     while !done() {
@@ -105,7 +99,6 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Nothing but notices of publishers that came is there for this long.
-#[allow(dead_code)]
 pub(crate) fn silence(subscriber: &mut Subscriber, time: Duration) {
     let deadline = now() + time;
     loop {

@@ -52,6 +52,8 @@ pub(crate) fn a_datagram_for_nobody_is_counted_and_takes_no_receive<B: Bench>(ri
     rig.send(0, ours, To { qpn: Qpn::MULTICAST, ..to }, b"to nobody");
     rig.send(0, ours, to, b"to somebody");
     assert_eq!(rig.payloads(1, 1), [b"to somebody"]);
-    assert_eq!(rig.device(1).counters().malformed, 2);
+    if rig.device(1).caps().counts_drops {
+        assert_eq!(rig.device(1).counters().malformed, 2);
+    }
     assert_eq!(rig.device(1).posted_recvs(), 3);
 }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use qcast::device::{
-    AhAttrs, AhId, AhStatus, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf,
-    SendWr, Source, WcStatus,
+    AhAttrs, AhId, AhStatus, Completion, Device, DeviceError, DeviceEvent, PortCounters, QpId,
+    RecvBuf, SendBuf, SendWr, Source, WcStatus,
 };
 use qcast_proto::addr::{Gid, Psn, Qpn};
 use qcast_proto::qp::{QpState, QpType, RawQKey, UdSetup, path};
@@ -202,6 +202,24 @@ impl<B: Bench> Rig<B> {
         }
         let ends: Vec<_> = self.ends.iter().map(|end| (&end.got, &end.done, &end.events)).collect();
         panic!("waited in vain for {what}; got, done, events: {ends:#?}");
+    }
+
+    /// Waits until device `n` has dropped `count` datagrams, as `counter` tells. On devices that do not count
+    /// them, waits for as long as datagrams need to arrive, many times over.
+    pub(crate) fn until_dropped(
+        &mut self,
+        n: usize,
+        counter: fn(&PortCounters) -> u64,
+        count: u64,
+    ) {
+        if self.device(n).caps().counts_drops {
+            let what = format!("{count} datagrams to be dropped");
+            return self.until(&what, |rig| counter(&rig.device(n).counters()) == count);
+        }
+        for _ in 0..20 {
+            self.drain();
+            self.bench.step();
+        }
     }
 
     /// Waits until device `n` has got `count` datagrams since the last call, and takes their payloads.

@@ -47,12 +47,14 @@ pub(crate) fn without_a_receive_a_datagram_is_dropped_for_good<B: Bench>(rig: &m
     for n in 0..10 {
         rig.send(0, ours, to, &[n]);
     }
-    rig.until("the rest to be dropped", |rig| rig.device(1).counters().out_of_buffer == 6);
+    rig.until_dropped(1, |counters| counters.out_of_buffer, 6);
     assert_eq!(rig.payloads(1, 4).concat(), [0, 1, 2, 3]);
     rig.post(1, 8);
     rig.send(0, ours, to, b"later");
     assert_eq!(rig.payloads(1, 1), [b"later"]);
-    assert_eq!(rig.device(1).counters().out_of_buffer, 6);
+    if rig.device(1).caps().counts_drops {
+        assert_eq!(rig.device(1).counters().out_of_buffer, 6);
+    }
     assert_eq!(rig.device(1).posted_recvs(), 7);
 }
 

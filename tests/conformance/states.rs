@@ -157,7 +157,7 @@ pub(crate) fn nothing_arrives_before_rtr<B: Bench>(rig: &mut Rig<B>) {
     rig.post(1, 4);
     let to = rig.to(0, 1, theirs, key);
     rig.send(0, ours, to, b"too early");
-    rig.until("the datagram to be dropped", |rig| rig.device(1).counters().malformed == 1);
+    rig.until_dropped(1, |counters| counters.malformed, 1);
     assert_eq!(rig.device(1).posted_recvs(), 4);
     rig.walk(1, theirs, QpState::Rtr, key);
     rig.send(0, ours, to, b"in time");
@@ -174,7 +174,7 @@ pub(crate) fn err_ends_receiving_and_a_reset_brings_it_back<B: Bench>(rig: &mut 
     rig.device(1).modify_qp(theirs, &QpAttrs::to(QpState::Err)).unwrap();
     assert_eq!(rig.state(1, theirs), QpState::Err);
     rig.send(0, ours, to, b"lost");
-    rig.until("the datagram to be dropped", |rig| rig.device(1).counters().malformed == 1);
+    rig.until_dropped(1, |counters| counters.malformed, 1);
     rig.walk(1, theirs, QpState::Rts, key);
     assert_eq!(rig.device(1).qpn(theirs), to.qpn);
     rig.send(0, ours, to, b"found");
@@ -218,7 +218,8 @@ pub(crate) fn a_failed_send_can_be_recovered_from<B: Bench>(rig: &mut Rig<B>) {
     let count = 3 - requests.len();
     rig.give_back(0, requests);
     let statuses: Vec<_> = rig.done(0, count).into_iter().map(|done| done.status).collect();
-    assert_eq!(statuses[0], WcStatus::LocProtErr);
+    // Soft-RoCE has another name for memory that is not registered.
+    assert!(matches!(statuses[0], WcStatus::LocProtErr | WcStatus::LocQpOpErr), "{statuses:?}");
     assert!(statuses[1..].iter().all(|status| *status == WcStatus::WrFlushErr), "{statuses:?}");
     let state = rig.state(0, ours);
     assert!(matches!(state, QpState::Sqe | QpState::Err), "{state}");

@@ -42,6 +42,6 @@ pub(crate) fn a_queue_pair_that_is_gone_is_unknown<B: Bench>(rig: &mut Rig<B>) {
     assert!(matches!(device.destroy_qp(theirs), Err(DeviceError::NoSuch(_))));
     assert!(matches!(device.join(theirs, mgid), Err(DeviceError::NoSuch(_))));
     rig.send(0, ours, to, b"too late");
-    rig.until("the datagram to be dropped", |rig| rig.device(1).counters().malformed == 1);
+    rig.until_dropped(1, |counters| counters.malformed, 1);
     assert_eq!(rig.device(1).posted_recvs(), 2);
 }

@@ -69,7 +69,8 @@ pub struct SubscriberConfig {
     /// Where it begins.
     pub start: Start,
     /// Frames that may wait for the application. A reliable subscription that is full holds the
-    /// publisher back; another one drops its oldest, and says so.
+    /// publishers back that wait for it; another one drops its oldest, and says so, and so does a
+    /// reliable one far above this if a publisher does not wait.
     pub queue: usize,
     /// Whether messages that this node publishes itself are delivered too.
     pub own_messages: bool,

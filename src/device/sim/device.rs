@@ -35,6 +35,7 @@ impl SimDevice {
             backlog: usize::MAX,
             loops_back: Some(config.loops_back),
             ethernet: true,
+            counts_drops: true,
             pkeys: 1,
             ports: 1,
         };

@@ -51,6 +51,7 @@ impl SoftDevice {
             backlog: buffer / footprint(mtu),
             loops_back: Some(true),
             ethernet: true,
+            counts_drops: true,
             pkeys: 1,
             ports: 1,
         };

@@ -4,3 +4,7 @@ mod fault;
 mod sim;
 #[cfg(target_os = "linux")]
 mod soft;
+#[cfg(all(target_os = "linux", feature = "verbs"))]
+mod verbs;
+#[cfg(target_os = "linux")]
+mod watch;

@@ -1,0 +1,113 @@
+//! A subscriber as a stream, on an executor of a few lines.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use futures_core::Stream;
+use qcast::{Delivery, Notice, Subscriber};
+
+use crate::rig::{DEADLINE, Pair, now, number, numbered, pair};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread. Nothing but its waker ends a wait before the deadline.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(future);
+    let deadline = now() + DEADLINE;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        thread::park_timeout(deadline.saturating_duration_since(now()));
+        assert!(now() < deadline, "the task was not woken");
+    }
+}
+
+async fn next(subscriber: &mut Subscriber) -> Delivery {
+    let next = poll_fn(|cx| Pin::new(&mut *subscriber).poll_next(cx)).await;
+    next.expect("a subscriber's stream does not end").unwrap()
+}
+
+#[test]
+fn a_stream_wakes_its_task() {
+    let Pair { mut publisher, mut subscriber } = pair("stream");
+    let rounds = 2000;
+    let (ask, asked) = std::sync::mpsc::sync_channel(1);
+    let sending = thread::spawn(move || {
+        for n in 0..rounds {
+            asked.recv().unwrap();
+            publisher.send(&numbered(n, 50)).unwrap();
+        }
+        publisher.close()
+    });
+    block_on(async {
+        let mut longest = Duration::ZERO;
+        for n in 0..rounds {
+            let start = now();
+            ask.send(()).unwrap();
+            loop {
+                match next(&mut subscriber).await {
+                    Delivery::Message(m) => {
+                        assert_eq!(number(&m), n);
+                        break;
+                    }
+                    Delivery::Notice(Notice::Joined(_)) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            longest = longest.max(start.elapsed());
+        }
+        println!("longest {longest:?}");
+        assert!(longest < Duration::from_millis(400), "{longest:?}");
+        match next(&mut subscriber).await {
+            Delivery::Notice(Notice::PublisherClosed(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(sending.join().unwrap().unconfirmed.is_empty());
+}
+
+/// A task that owns its subscriber, and that its waker alone keeps alive.
+struct Task(parking::Slot);
+
+mod parking {
+    pub(super) type Slot = std::sync::Mutex<Option<qcast::Subscriber>>;
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        // The executor has dropped the task: this is the last of it, and the subscriber ends here, on the node's own
+        // thread.
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+#[test]
+fn a_waker_may_drop_the_subscriber() {
+    let Pair { mut publisher, subscriber } = pair("dropping waker");
+    let task = Arc::new(Task(std::sync::Mutex::new(Some(subscriber))));
+    let waker = Arc::clone(&task).into();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        let mut slot = task.0.lock().unwrap();
+        let subscriber = slot.as_mut().unwrap();
+        if Pin::new(subscriber).poll_next(&mut cx).is_pending() {
+            break;
+        }
+    }
+    publisher.send(b"wake up").unwrap();
+    crate::rig::until("the end of the subscriber", || publisher.subscribers().is_empty());
+    assert!(task.0.lock().unwrap().is_none());
+}
