@@ -11,6 +11,8 @@ pub(crate) mod lease;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
