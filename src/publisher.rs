@@ -445,6 +445,7 @@ fn held_by(hold: Option<&Hold>) -> String {
             let dry = if *headroom == 0 { ", its receive queue is dry" } else { "" };
             format!(" by subscriber {name}, which is {behind} frames behind{dry}")
         }
+        Some(Hold::Own) => " by a subscription of this very node, which is full".into(),
         Some(Hold::Quorum { have, want }) => format!(": {have} subscribers of a quorum of {want}"),
         _ => ": more was published than the link has taken".into(),
     }

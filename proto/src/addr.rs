@@ -247,6 +247,7 @@ impl PKey {
 }
 
 /// Where a peer's queue pair is reached, as the peer itself advertises it.
+/// Requirements: `R-ID-4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerAddr {
     /// The peer's GID, by value: an index means nothing on another host.
@@ -309,6 +310,7 @@ id!(
 
 impl NodeId {
     /// The identity of a node that is known by a name of its own, from one life to the next.
+    /// Requirements: `R-ID-3`.
     pub fn of_name(name: &str) -> Self {
         let hash = Sha256::digest(name);
         let mut id = [0; 16];

@@ -39,6 +39,7 @@ impl Default for GroupRtt {
 
 impl GroupRtt {
     /// Takes a sample.
+    /// Requirements: `R-RTT-1`.
     pub fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.clamp(MIN_RTT, MAX_RTT);
         self.estimate = if !self.measured {
@@ -128,6 +129,7 @@ mod tests {
         assert_ne!(nak_backoff(&mut rng, max, SMALL_GROUP + 1), Duration::ZERO);
     }
 
+    /// R-RTT-1.
     #[test]
     fn the_estimate_follows_the_far_ones() {
         let mut rtt = GroupRtt::default();

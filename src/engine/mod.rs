@@ -11,6 +11,8 @@ pub(crate) mod lease;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -120,7 +122,7 @@ struct Subscriber {
     items: Vec<Item>,
 }
 
-/// Completions handled in one turn; after as many the engine looks at timers and sends too.
+/// Completions handled in one turn at most; after as many the engine looks at timers and sends too.
 const RECV_BUDGET: usize = 256;
 
 /// Frames sent in one turn.
@@ -413,8 +415,10 @@ impl Engine {
 
     fn take_completions(&mut self, now: Instant) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
-        self.device.poll(&mut completions, RECV_BUDGET);
-        let full = completions.len() >= RECV_BUDGET;
+        // Half of what stays posted when most buffers are on loan: one poll must not run the SRQ dry.
+        let budget = RECV_BUDGET.min(self.recv.capacity() / 8).max(1);
+        self.device.poll(&mut completions, budget);
+        let full = completions.len() >= budget;
         for completion in completions.drain(..) {
             match completion {
                 Completion::Send { qp, ah, token, buf, status } => {

@@ -118,6 +118,7 @@ fn handles_go_in_any_order() {
     }
 }
 
+/// R-ID-3.
 #[test]
 fn a_named_node_that_comes_back_is_a_restart() {
     // Case 110.

@@ -8,7 +8,7 @@ use super::{Event, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
-use crate::subscribe::stream::{Phase, ReceiveStream, StreamStats, Subscription};
+use crate::subscribe::stream::{ReceiveStream, StreamStats, Subscription};
 use crate::subscribe::{Fate, Speaker, StreamInfo, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
@@ -152,10 +152,11 @@ impl<T, R: RxFrame> Group<T, R> {
         }
         self.dormant.retain(|_, s| !s.detach(id));
         if self.subscriptions.is_empty() {
-            self.streams.retain(|_, s| !matches!(s.phase, Phase::Unknown { .. }));
+            self.streams.retain(|_, s| !s.is_unknown());
         }
     }
 
+    /// Requirements: `R-ID-1`, `R-ID-5`, `R-FRAME-2`.
     pub(super) fn handle_datagram(&mut self, input: &mut Input<'_, R>, frame: R) {
         let checked = match Frame::new_checked(frame.bytes()) {
             Ok(checked) => checked,
@@ -332,12 +333,15 @@ impl<T, R: RxFrame> Group<T, R> {
         let newer = |s: &ReceiveStream<R>| {
             s.key.session != key.session
                 && s.incarnation > announce.incarnation
+                && s.publisher.gid == input.from.gid
                 && s.info().is_some_and(|i| i.node == node)
         };
         if node == input.config.id || self.streams.values().any(newer) {
             // A late word of an earlier life, or of somebody with this node's identity.
             self.counters.stale += 1;
-            self.streams.remove(&key);
+            if self.streams.get(&key).is_some_and(|s| s.is_unknown() && s.publisher == input.from) {
+                self.streams.remove(&key);
+            }
             return;
         }
         let Some(stream) = self.stream(input, header) else { return };
@@ -359,7 +363,8 @@ impl<T, R: RxFrame> Group<T, R> {
         stream.resolve(now, announce, self.subscriptions.values(), input.rng, input.out);
     }
 
-    /// A new life of a node takes the place of its earlier ones (case 110).
+    /// A new life of a node takes the place of its earlier ones (case 110): at once on the same host, and
+    /// elsewhere when the earlier one is silent. A stranger cannot end a stream that goes on.
     fn supersede(&mut self, by: &StreamInfo, incarnation: u64, input: &mut Input<'_, R>) {
         let is_earlier = |s: &ReceiveStream<R>| {
             s.key.session != by.key.session
@@ -367,7 +372,7 @@ impl<T, R: RxFrame> Group<T, R> {
                 && s.info().is_some_and(|i| i.node == by.node && i.topic == by.topic)
         };
         for s in self.streams.values_mut().filter(|s| is_earlier(s)) {
-            s.supersede(by, input.out);
+            s.handle_successor(input.now, input.from, by, input.out);
         }
         self.dormant.retain(|_, s| {
             let earlier = is_earlier(s);
@@ -379,6 +384,7 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     /// The stream that a frame of its publisher belongs to; a new one if it was not known.
+    /// Requirements: `R-SPOOF-2`.
     fn stream(
         &mut self,
         input: &Input<'_, R>,
@@ -420,9 +426,10 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     /// A description settles a stream at once; others wait for theirs, and only so many.
+    /// Requirements: `R-BOUND-1`.
     fn may_follow(&self, input: &Input<'_, R>, kind: FrameKind) -> bool {
         let of_peer = || self.streams.values().filter(|s| s.publisher == input.from);
-        let unknown = || of_peer().filter(|s| matches!(s.phase, Phase::Unknown { .. })).count();
+        let unknown = || of_peer().filter(|s| s.is_unknown()).count();
         self.streams.len() < input.config.max_streams
             && of_peer().count() < input.config.max_streams_per_peer
             && (kind == FrameKind::Announce || unknown() < input.config.max_unknown_per_peer)

@@ -123,6 +123,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     }
 
     /// Takes part in a group, in which this node is reached at `address`.
+    /// Requirements: `R-ID-2`.
     pub fn join(&mut self, name: &str, address: PeerAddr) -> GroupId {
         let id = GroupId(self.id());
         let session = SessionId(self.rng.u64(..));
@@ -319,6 +320,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Says whether a group's frames cannot leave for now: until they can, [`Node::poll_transmit`] gives none of
     /// it, and nothing of it is due. Peers that it does not hear meanwhile are forgiven.
+    /// Requirements: `R-SILENCE-3`.
     pub fn set_blocked(&mut self, now: Instant, group: GroupId, blocked: bool) {
         let Some(g) = self.groups.get_mut(&group) else { return };
         if blocked {
@@ -332,6 +334,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     }
 
     /// Notices that this node slept through what was due: others did not go silent, it did not listen.
+    /// Requirements: `R-SILENCE-3`.
     fn wake(&mut self, now: Instant) {
         let pause = now.saturating_since(self.last_turn);
         self.last_turn = now;

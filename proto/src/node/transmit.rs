@@ -31,6 +31,7 @@ impl OwnDelivery {
 
 /// Frames of one group, or of one publisher in it, before the next gets its turn: a run of equal frames
 /// is cheap on every device, and nobody waits for a whole window.
+/// Requirements: `R-PUBLISH-3`.
 const RUN: u32 = 32;
 
 /// A control frame to be written.
@@ -222,6 +223,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
 impl<T, R: RxFrame> Group<T, R> {
     /// Hands a frame that is sent for the first time to this node's own subscriptions.
+    /// Requirements: `R-OWN-1`.
     fn deliver_own(
         &mut self,
         key: StreamKey,

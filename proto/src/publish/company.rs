@@ -108,6 +108,7 @@ mod tests {
         company
     }
 
+    /// R-REPAIR-5.
     #[test]
     fn losses_of_few_and_losses_of_all_are_told_apart() {
         for (receivers, missing, asked, losers, many) in [
@@ -127,6 +128,7 @@ mod tests {
         }
     }
 
+    /// R-REPAIR-5.
     #[test]
     fn more_company_is_believed_at_once() {
         let mut company = after(1000, 1000, 1000);

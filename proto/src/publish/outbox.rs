@@ -201,6 +201,7 @@ impl<T: TxFrame> Outbox<T> {
     }
 
     /// Cuts the large message into as many fragments as there are free frames.
+    /// Requirements: `R-FRAG-1`.
     fn cut(&mut self) {
         let Some(mut large) = self.large.take() else { return };
         // Equal pieces: a run of equal datagrams costs a device, or a system call, much less than large
@@ -229,6 +230,7 @@ impl<T: TxFrame> Outbox<T> {
         }
     }
 
+    /// Requirements: `R-PUBLISH-1`.
     fn push_sealed(&mut self, mut frame: T, kind: FrameKind, len: usize) {
         FrameHeader { kind, ..self.header }.emit(frame.room_mut());
         frame.set_len(len);
@@ -278,6 +280,7 @@ mod tests {
         Outbox::new(header, 256, (0..frames).map(|_| HeapFrame::new(256)).collect())
     }
 
+    /// R-PUBLISH-1.
     #[test]
     fn small_messages_share_a_frame() {
         let mut o = outbox(2);
@@ -308,6 +311,7 @@ mod tests {
         assert_eq!(o.messages(), 3);
     }
 
+    /// R-FRAG-1.
     #[test]
     fn a_large_message_is_cut_as_frames_come_free() {
         let mut o = outbox(3);

@@ -87,6 +87,7 @@ struct Closing {
 }
 
 /// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
+/// Requirements: `R-BOUND-3`.
 const MAX_REPLIES: usize = 64;
 
 /// How long a repair waits at most, in a small group, for others who lost the same frame.
@@ -100,6 +101,7 @@ const BUSY_HEARTBEAT: Duration = Duration::from_millis(50);
 
 /// A first announcement is repeated so soon while the publisher is not ready, and then ever more slowly,
 /// up to the other: a join takes some ten milliseconds to reach all switches.
+/// Requirements: `R-READY-2`.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_ANNOUNCE_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -182,6 +184,7 @@ impl<T> PublishStream<T> {
     }
 
     /// This node is reached elsewhere now.
+    /// Requirements: `R-MOVE-1`.
     pub(crate) fn readdress(&mut self, now: Instant) {
         self.announce = Some(AnnounceTimer {
             due: now,
@@ -191,6 +194,7 @@ impl<T> PublishStream<T> {
     }
 
     /// One's own frame came back through the group: the join works.
+    /// Requirements: `R-READY-1`.
     pub(crate) fn handle_echo(&mut self) {
         if !self.ready {
             self.ready = true;
@@ -198,6 +202,7 @@ impl<T> PublishStream<T> {
         }
     }
 
+    /// Requirements: `R-JOIN-5`.
     pub(crate) fn handle_query(&mut self, now: Instant, from: PeerAddr) {
         let waiting = self.replies.iter().filter(|r| matches!(r, Outgoing::Announce(..))).count();
         if waiting >= UNICAST_ANNOUNCES {
@@ -509,6 +514,7 @@ impl<T> PublishStream<T> {
         self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
     }
 
+    /// Requirements: `R-HEARTBEAT-4`, `R-HEARTBEAT-5`.
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
         let max = if held || self.closing.is_some() {
@@ -519,8 +525,10 @@ impl<T> PublishStream<T> {
             self.config.heartbeat_max
         };
         self.heartbeat.last = now;
-        self.heartbeat.due = now + self.heartbeat.interval;
-        self.heartbeat.interval = (self.heartbeat.interval * 2).min(max);
+        // Whoever was idle until now, and is held, does not wait for as long as the idle do.
+        let interval = self.heartbeat.interval.min(max);
+        self.heartbeat.due = now + interval;
+        self.heartbeat.interval = (interval * 2).min(max);
         self.stats.heartbeats += 1;
         if self.window.queued() == 0
             && let Some(closing) = &mut self.closing

@@ -243,6 +243,7 @@ impl Table {
     }
 
     /// Removes one subscriber that was not heard of for `timeout`.
+    /// Requirements: `R-STATUS-9`.
     pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> Option<(NodeId, Receiver)> {
         if now < self.check_at {
             return None;

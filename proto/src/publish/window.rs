@@ -90,6 +90,7 @@ impl<T> Window<T> {
 
     /// Lets the oldest frame go if there are more than the capacity, it was sent, it is before
     /// `confirmed`, and the device does not hold it. Ask until it is `None` when one of these changed.
+    /// Requirements: `R-PUBLISH-2`.
     pub(crate) fn trim(&mut self, confirmed: Sequence) -> Option<T> {
         if self.slots.len() <= self.capacity || self.sent == 0 || self.base >= confirmed {
             return None;
@@ -180,6 +181,7 @@ mod tests {
     use super::*;
     use crate::addr::{Gid, Qpn};
 
+    /// R-PUBLISH-2.
     #[test]
     fn frames_go_round() {
         let mut w = Window::new(2);
@@ -214,6 +216,7 @@ mod tests {
         assert_eq!(w.trim(Sequence(1)), Some('a'));
     }
 
+    /// R-REPAIR-3.
     #[test]
     fn a_repair_is_damped_for_those_it_reached() {
         let peer = |n| PeerAddr { gid: Gid::default(), qpn: Qpn::new(n), udp_port: 1 };

@@ -1,4 +1,4 @@
-//! Fragments into messages.
+//! Fragments into messages. Requirements: `R-FRAG-3`, `R-FRAG-4`.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -260,6 +260,7 @@ mod tests {
         assert_eq!(a.len(), 0);
     }
 
+    /// R-FRAG-4.
     #[test]
     fn a_lost_frame_drops_its_own_message_only() {
         let p = pieces(1000, 300);

@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::attachment::Attachment;
 use super::stream::{Phase, ReceiveStream, Subscription};
 use super::{LossCause, Notice, Reliability, Start, StreamInfo};
-use crate::addr::{NodeId, Sequence};
+use crate::addr::{NodeId, PeerAddr, Sequence};
 use crate::buf::RxFrame;
 use crate::node::{Event, SubscriberId};
 use crate::time::Instant;
@@ -107,6 +107,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// Detaches a subscription. Says whether it was the last one.
+    /// Requirements: `R-LEAVE-1`, `R-LEAVE-2`.
     pub(crate) fn detach(&mut self, subscriber: SubscriberId) -> bool {
         let before = self.attached.len();
         self.attached.retain(|a| a.subscriber != subscriber);
@@ -127,10 +128,26 @@ impl<R: RxFrame> ReceiveStream<R> {
         false
     }
 
+    /// A later life of the node has announced itself from there.
+    pub(crate) fn handle_successor(
+        &mut self,
+        now: Instant,
+        from: PeerAddr,
+        by: &StreamInfo,
+        out: &mut VecDeque<Event<R>>,
+    ) {
+        if self.publisher.gid == from.gid || self.is_quiet(now) {
+            self.supersede(by, out);
+        } else {
+            self.successor = Some(by.clone());
+        }
+    }
+
     /// A new life of the node replaces this one: what is missing stays missing.
     pub(crate) fn supersede(&mut self, by: &StreamInfo, out: &mut VecDeque<Event<R>>) {
         self.lose_before(self.end, LossCause::PublisherLost, out);
         self.tell_all(|_| Notice::PublisherRestarted(by.clone()), out);
+        self.successor = None;
         self.ended = Some(self.next);
         self.attached.clear();
         self.repairs_wanted = false;

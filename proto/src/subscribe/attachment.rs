@@ -27,6 +27,7 @@ pub(crate) struct Attachment {
 }
 
 /// Frames that are missing for good.
+/// Requirements: `R-LOSS-1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) first: Sequence,

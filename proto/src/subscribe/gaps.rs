@@ -1,6 +1,6 @@
 //! Missing frames: when a gap is a loss, when to ask, and when to give up.
 //!
-//! Requirements: `R-NAK-1` to `R-NAK-7`.
+//! Requirements: `R-NAK-1` to `R-NAK-8`.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -71,6 +71,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.finish(out);
     }
 
+    /// Requirements: `R-LOSS-2`.
     pub(crate) fn handle_gone(
         &mut self,
         now: Instant,
@@ -130,10 +131,16 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// What is due by now other than sending.
+    /// Requirements: `R-SILENCE-1`, `R-SILENCE-2`.
     pub(crate) fn handle_timeout(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) -> Fate {
         if let Phase::Unknown { queries, query_at, .. } = &self.phase {
             let over = *queries >= super::speak::MAX_QUERIES && *query_at <= now;
             return if over { Fate::Ends } else { Fate::Stays };
+        }
+        if self.is_quiet(now)
+            && let Some(by) = self.successor.take()
+        {
+            self.supersede(&by, out);
         }
         let silence = now.saturating_since(self.last_heard);
         if silence >= PUBLISHER_TIMEOUT && !self.silent {
@@ -155,9 +162,12 @@ impl<R: RxFrame> ReceiveStream<R> {
     /// Whether an announcement from there is to be believed: the publisher is there, or it has been silent
     /// where it was, or it was not known.
     pub(crate) fn may_speak(&self, now: Instant, from: PeerAddr) -> bool {
-        self.publisher == from
-            || matches!(self.phase, Phase::Unknown { .. })
-            || now.saturating_since(self.last_heard) >= MOVE_SILENCE
+        self.publisher == from || self.is_unknown() || self.is_quiet(now)
+    }
+
+    /// Whether the publisher has been silent for so long that it may have gone elsewhere.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        now.saturating_since(self.last_heard) >= MOVE_SILENCE
     }
 
     /// This node slept for `pause`: that was not the publisher's silence.
@@ -173,9 +183,8 @@ impl<R: RxFrame> ReceiveStream<R> {
         if self.attached.is_empty() || self.silent {
             return Some(silence);
         }
-        [Some(silence), self.gaps.next_due(), self.status.due(self.closed)]
-            .into_iter()
-            .flatten()
-            .min()
+        let moved = self.successor.as_ref().map(|_| self.last_heard + MOVE_SILENCE);
+        let due = [Some(silence), self.gaps.next_due(), self.status.due(self.closed), moved];
+        due.into_iter().flatten().min()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A status is due when a good part of the window was taken in, when room came back that the publisher
 //! may wait for, when the publisher asks, and now and then. All subscribers of a stream together send
-//! a bounded number a second. Requirements: `R-STATUS-5` to `R-STATUS-8`.
+//! a bounded number a second. Requirements: `R-STATUS-5` to `R-STATUS-8`, `R-STATUS-10`.
 
 use core::time::Duration;
 

@@ -48,6 +48,8 @@ pub(crate) struct ReceiveStream<R> {
     /// Whether the end was told.
     pub(super) closed: bool,
     pub(super) silent: bool,
+    /// A later life of the node, which is believed once this one is silent.
+    pub(super) successor: Option<StreamInfo>,
     /// The last message of the stream was asked for up to here, for latest-only subscriptions.
     pub(super) caught: Sequence,
     /// How often in a row frames were no longer retained, with the live edge not reached between.
@@ -99,17 +101,18 @@ pub struct StreamStats {
 impl core::ops::Add for StreamStats {
     type Output = Self;
 
+    /// What a peer makes missing can be any number, and so can its sum (`R-BOUND-4`).
     fn add(self, other: Self) -> Self {
         Self {
-            frames: self.frames + other.frames,
-            repaired: self.repaired + other.repaired,
-            duplicates: self.duplicates + other.duplicates,
-            beyond: self.beyond + other.beyond,
-            missing: self.missing + other.missing,
-            lost: self.lost + other.lost,
-            naks: self.naks + other.naks,
-            suppressed: self.suppressed + other.suppressed,
-            refused: self.refused + other.refused,
+            frames: self.frames.saturating_add(other.frames),
+            repaired: self.repaired.saturating_add(other.repaired),
+            duplicates: self.duplicates.saturating_add(other.duplicates),
+            beyond: self.beyond.saturating_add(other.beyond),
+            missing: self.missing.saturating_add(other.missing),
+            lost: self.lost.saturating_add(other.lost),
+            naks: self.naks.saturating_add(other.naks),
+            suppressed: self.suppressed.saturating_add(other.suppressed),
+            refused: self.refused.saturating_add(other.refused),
         }
     }
 }
@@ -153,6 +156,7 @@ impl Subscription {
 
 /// Frames that are kept of a stream that is not described yet: a round trip's worth. What does not fit
 /// is asked for once the stream is known.
+/// Requirements: `R-BOUND-2`.
 const MAX_HELD: usize = 64;
 
 /// A publisher that is silent for twelve idle heartbeats is lost.
@@ -195,6 +199,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             ended: None,
             closed: false,
             silent: false,
+            successor: None,
             caught: Sequence(0),
             fell_behind: 0,
             farewells: 0,
@@ -208,6 +213,11 @@ impl<R: RxFrame> ReceiveStream<R> {
         }
     }
 
+    /// Whether it is not described yet.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self.phase, Phase::Unknown { .. })
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         !self.attached.is_empty()
     }
@@ -218,6 +228,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// A data or fragment frame.
+    /// Requirements: `R-BOUND-4`.
     pub(crate) fn handle_frame(
         &mut self,
         now: Instant,
@@ -358,7 +369,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         let count = end.since(known);
         self.gaps.add(now, known, end, timing, rng);
         self.ring.extend((0..count).map(|_| Slot::Missing));
-        self.stats.missing += count;
+        self.stats.missing = self.stats.missing.saturating_add(count);
         self.end = self.end.max(end);
     }
 
@@ -456,6 +467,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// The publisher no longer retains frames before `oldest`.
+    /// Requirements: `R-LOSS-2`.
     pub(super) fn lose_unretained(
         &mut self,
         now: Instant,
@@ -543,7 +555,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     ) -> Option<Run> {
         let mut run = None;
         for at in lost {
-            self.stats.lost += 1;
+            self.stats.lost = self.stats.lost.saturating_add(1);
             if *at >= self.next
                 && let Some(slot) = self.ring.get_mut(at.since(self.next) as usize)
             {
@@ -599,6 +611,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     }
 
     /// Ends the stream once everything before its end was delivered or given up.
+    /// Requirements: `R-CLOSE-3`.
     pub(super) fn finish(&mut self, out: &mut VecDeque<Event<R>>) {
         let asking = !self.repairs_wanted && !self.gaps.is_empty();
         if self.attached.is_empty() || asking || self.ended.is_none_or(|end| self.next < end) {

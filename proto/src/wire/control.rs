@@ -3,6 +3,7 @@
 //! Encoded by bincode 2.0.1 in one configuration with a limit. That crate's maintenance has ended, so
 //! it is used here alone and can be replaced in this file. Decoding never sets memory aside for a
 //! length that was only claimed, and bytes after the body are an error.
+//! Requirements: `R-CONTROL-1` to `R-CONTROL-4`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -239,6 +240,7 @@ mod tests {
         }
     }
 
+    /// R-CONTROL-2.
     #[test]
     fn the_largest_bodies_fit_the_smallest_mtu() {
         let mut out = [0; MAX_BODY];
@@ -268,6 +270,7 @@ mod tests {
         assert_eq!(encode(&announce(400), &mut out), Err(FrameError::Body));
     }
 
+    /// R-CONTROL-2.
     #[test]
     fn trailing_bytes_and_claimed_lengths_are_refused() {
         let mut out = [0; 64];
@@ -279,6 +282,7 @@ mod tests {
         assert_eq!(decode::<Nak>(&huge), Err(FrameError::Body));
     }
 
+    /// R-CONTROL-4.
     #[test]
     fn a_nak_lists_what_it_was_given() {
         let missing = vec![5u64, 6, 7, 10, 12, 13];
@@ -289,6 +293,7 @@ mod tests {
         assert_eq!(Nak::of(core::iter::empty(), false), None);
     }
 
+    /// R-CONTROL-4.
     #[test]
     fn hostile_ranges_end_at_the_number_space() {
         let nak =
@@ -296,6 +301,7 @@ mod tests {
         assert_eq!(nak.ranges().count(), 0);
     }
 
+    /// R-CONTROL-3.
     #[test]
     fn names_with_control_characters_are_not_sound() {
         assert!(is_sound_name("node-1 é"));

@@ -224,6 +224,7 @@ impl FragmentHeader {
     ///
     /// # Errors
     /// The body is short, or its numbers contradict each other.
+    /// Requirements: `R-FRAG-2`.
     pub fn new_checked(body: &[u8]) -> Result<Self, FrameError> {
         let Some((h, piece)) = body.split_first_chunk::<FRAGMENT_HEADER>() else {
             return Err(FrameError::Short(FRAME_HEADER + body.len()));
@@ -292,7 +293,7 @@ pub fn fragment_of_checked(frame: &[u8]) -> Option<(FragmentHeader, &[u8])> {
     if frame.get(3).copied() != Some(FrameKind::Fragment as u8) {
         return None;
     }
-    let body = &frame[FRAME_HEADER..];
+    let body = frame.get(FRAME_HEADER..)?;
     Some((FragmentHeader::new_checked(body).ok()?, &body[FRAGMENT_HEADER..]))
 }
 
@@ -361,6 +362,7 @@ mod tests {
         ]
     }
 
+    /// R-FRAME-1.
     #[test]
     fn a_frame_reads_and_writes_its_golden_bytes() {
         let bytes = golden();
@@ -372,6 +374,7 @@ mod tests {
         assert_eq!(out, bytes[..FRAME_HEADER]);
     }
 
+    /// R-FRAME-4.
     #[test]
     fn every_prefix_is_refused_or_holds_fewer_messages() {
         let bytes = golden();
@@ -382,6 +385,7 @@ mod tests {
         }
     }
 
+    /// R-FRAME-2, R-FRAME-4.
     #[test]
     fn bad_headers_are_told_apart() {
         let change = |at: usize, to: u8| {
@@ -397,6 +401,7 @@ mod tests {
         assert_eq!(Frame::new_checked(b"other").unwrap_err(), FrameError::Foreign);
     }
 
+    /// R-FRAG-2.
     #[test]
     fn fragments_must_lie_within_their_message() {
         let body = |h: FragmentHeader, piece: usize| {

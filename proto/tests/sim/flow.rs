@@ -37,6 +37,7 @@ fn the_slowest_sets_the_pace_and_is_named() {
 
 /// Case 106: one that does not take anything is let go after the grace; both ends are told, the others
 /// go on, and once it eats again it gets what follows.
+/// R-FLOW-5.
 #[test]
 fn one_that_stands_still_is_let_go() {
     each_seed(|seed| {
@@ -93,6 +94,7 @@ fn slow_and_fast_in_one_node() {
 }
 
 /// Case 109: all subscribers die.
+/// R-STATUS-9.
 #[test]
 fn dead_subscribers_are_counted_out_in_time() {
     each_seed(|seed| {
@@ -221,6 +223,7 @@ fn unlimited() {
 }
 
 /// A receiver that fell behind a publisher that does not wait reaches the live edge again.
+/// R-LOSS-2.
 #[test]
 fn one_that_fell_behind_an_unlimited_publisher_catches_up() {
     each_seed(|seed| {
@@ -264,6 +267,7 @@ fn seven_of_eight() {
 }
 
 /// Windows and queues of a few frames go at the round trip's pace, not at that of timers.
+/// R-STATUS-5.
 #[test]
 fn small_windows_and_queues_are_not_slow() {
     for (window, queue) in [(1, 1024), (2, 1024), (8, 1024), (1024, 1), (1024, 4), (3, 2)] {
@@ -301,6 +305,7 @@ fn small_windows_with_loss() {
 }
 
 /// A consumer that takes a frame now and then: its publisher never runs over it.
+/// R-STATUS-10.
 #[test]
 fn room_is_a_promise() {
     each_seed(|seed| {
@@ -320,6 +325,7 @@ fn room_is_a_promise() {
 }
 
 /// Two publishers fill one subscription: its room is shared.
+/// R-STATUS-10.
 #[test]
 fn two_publishers_share_a_queue() {
     each_seed(|seed| {

@@ -37,6 +37,7 @@ fn lost_fragments_are_repaired() {
 }
 
 /// Case 115: fragments that are lost for good take their message with them, and no other.
+/// R-FRAG-4.
 #[test]
 fn fragments_lost_for_good_are_one_gap() {
     for lost in [64..65, 127..128, 70..120, 64..128] {
@@ -153,6 +154,7 @@ fn a_latest_message_that_is_gone_is_given_up() {
 }
 
 /// Subscribers that join in the middle of a large message begin with the next one.
+/// R-FRAG-4.
 #[test]
 fn joining_in_the_middle_of_a_message() {
     for kind in [Reliability::Ordered, Reliability::Unordered, Reliability::BestEffort] {

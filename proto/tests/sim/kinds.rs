@@ -18,6 +18,7 @@ const KINDS: [Reliability; 4] =
     [Reliability::Ordered, Reliability::Unordered, Reliability::BestEffort, Reliability::Latest];
 
 /// Case 53: each gets what it wants of one stream, which is received once.
+/// R-DELIVER-6.
 #[test]
 fn every_reliability_in_one_node() {
     each_seed(|seed| {
@@ -41,6 +42,7 @@ fn every_reliability_in_one_node() {
 }
 
 /// Each on its own, so that none profits from another's repairs.
+/// R-DELIVER-1 to R-DELIVER-4.
 #[test]
 fn every_reliability_alone() {
     for kind in KINDS {
@@ -63,6 +65,7 @@ fn every_reliability_alone() {
 }
 
 /// A gap is told to a best-effort subscription with the frame that shows it, not later.
+/// R-DELIVER-3.
 #[test]
 fn a_best_effort_gap_is_told_at_once() {
     each_seed(|seed| {
@@ -85,6 +88,7 @@ fn a_best_effort_gap_is_told_at_once() {
 }
 
 /// A latest-only subscriber that is slow sees few messages, and the last.
+/// R-DELIVER-4.
 #[test]
 fn latest_skips_for_the_slow() {
     each_seed(|seed| {
@@ -104,6 +108,7 @@ fn latest_skips_for_the_slow() {
 }
 
 /// The last message is lost: it is asked for, though nothing else is.
+/// R-DELIVER-5.
 #[test]
 fn the_last_value_does_not_stay_lost() {
     each_seed(|seed| {
@@ -121,6 +126,7 @@ fn the_last_value_does_not_stay_lost() {
 
 /// Case 52: one's own messages come once each when they are wanted, and not at all when they are not;
 /// whether the fabric brings them back makes no difference.
+/// R-OWN-1, R-ID-5.
 #[test]
 fn own_messages() {
     for echo in [true, false] {
@@ -141,6 +147,7 @@ fn own_messages() {
 }
 
 /// A subscription to one's own messages that is full holds one back, and the hold says so.
+/// R-OWN-1.
 #[test]
 fn own_messages_hold_one_back() {
     each_seed(|seed| {
@@ -254,6 +261,7 @@ fn a_hundred_topics_at_once() {
 }
 
 /// Every publisher of a node gets its turn, however busy another one is.
+/// R-PUBLISH-3.
 #[test]
 fn publishers_of_a_node_take_turns() {
     each_seed(|seed| {
@@ -280,6 +288,7 @@ fn publishers_of_a_node_take_turns() {
 }
 
 /// A node that publishes without pause still says what it lacks, and how far it is.
+/// R-PUBLISH-3.
 #[test]
 fn a_busy_publisher_is_a_good_subscriber() {
     each_seed(|seed| {

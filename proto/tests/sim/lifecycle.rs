@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use qcast_proto::addr::Sequence;
 use qcast_proto::publish::{PublisherConfig, PublisherEvent};
 use qcast_proto::subscribe::{LossCause, Notice, Reliability, SubscriberConfig};
-use qcast_proto::wire::frame::FrameKind;
+use qcast_proto::wire::frame::{FrameHeader, FrameKind};
 
 use crate::fabric::Fabric;
 use crate::publisher::Plan;
@@ -22,6 +23,7 @@ fn paced() -> Plan {
 }
 
 /// A publisher is ready when its own frame comes back, or else with its first subscriber.
+/// R-READY-1.
 #[test]
 fn readiness() {
     for echo in [true, false] {
@@ -43,6 +45,7 @@ fn readiness() {
 }
 
 /// A stream is closed once all have it: everybody is told, at both ends, and soon.
+/// R-CLOSE-1, R-CLOSE-3.
 #[test]
 fn a_stream_closes_in_good_order() {
     for loss in [0.0, 0.05, 0.3] {
@@ -81,6 +84,7 @@ fn a_stream_closes_in_good_order() {
 
 /// Whoever lacks something when the linger time is over is named; whoever is dead by then is not waited
 /// for.
+/// R-CLOSE-1, R-CLOSE-2, R-CLOSE-3.
 #[test]
 fn closing_names_the_unconfirmed() {
     each_seed(|seed| {
@@ -118,6 +122,7 @@ fn closing_alone_is_quick() {
 
 /// A subscriber leaves: the publisher knows at once, though its word be lost, and a late word of it does
 /// not bring it back.
+/// R-LEAVE-1.
 #[test]
 fn a_subscriber_leaves() {
     for lose in [false, true] {
@@ -152,6 +157,7 @@ fn a_subscriber_leaves() {
 }
 
 /// A subscription closes while others of its node stay.
+/// R-LEAVE-2.
 #[test]
 fn one_of_several_leaves() {
     each_seed(|seed| {
@@ -171,6 +177,7 @@ fn one_of_several_leaves() {
 }
 
 /// The publisher is killed: its subscribers are told in time, once.
+/// R-SILENCE-1, R-NAK-7.
 #[test]
 fn a_killed_publisher_is_missed_in_time() {
     each_seed(|seed| {
@@ -195,6 +202,7 @@ fn a_killed_publisher_is_missed_in_time() {
 
 /// Case 110, 125: another life of the publisher, at once or after a while. The old one's end is told
 /// before the new one's beginning, all new messages come, and late frames of the old life do not.
+/// R-RESTART-2, R-RESTART-3.
 #[test]
 fn a_publisher_restarts() {
     for pause in [Duration::from_millis(10), 5 * SECOND, 40 * SECOND] {
@@ -202,7 +210,7 @@ fn a_publisher_restarts() {
             let mut w = plain(seed, Fabric::losing(0.02), 3, paced());
             w.more(100);
             w.settle(SECOND);
-            let old = w.publisher().key;
+            let old = w.header_of(0, 0);
             w.kill(0);
             w.run_for(pause);
             w.restart(0);
@@ -210,14 +218,7 @@ fn a_publisher_restarts() {
             w.run_for(SECOND);
             // A late frame of the old life.
             let from = w.address(0);
-            let header = qcast_proto::wire::frame::FrameHeader {
-                kind: FrameKind::Data,
-                domain: qcast_proto::addr::Domain(0),
-                group: qcast_proto::addr::GroupTag::of("sim"),
-                stream: old.stream,
-                session: old.session,
-                sequence: qcast_proto::addr::Sequence(100),
-            };
+            let header = FrameHeader { sequence: Sequence(100), ..old };
             let mut late = vec![0; 32];
             header.emit(&mut late);
             late.extend([0, 1, 9]);
@@ -243,6 +244,7 @@ fn a_publisher_restarts() {
 }
 
 /// Case 112: a subscriber's words about the old life reach the new one.
+/// R-ID-5.
 #[test]
 fn stale_words_are_dropped() {
     each_seed(|seed| {
@@ -288,6 +290,7 @@ fn a_subscriber_restarts() {
 
 /// Case 117: everything is lost for ten seconds. The subscribers are told, nothing grows, and the stream
 /// goes on after it.
+/// R-SILENCE-1.
 #[test]
 fn ten_seconds_of_nothing() {
     each_seed(|seed| {
@@ -313,6 +316,7 @@ fn ten_seconds_of_nothing() {
 }
 
 /// A publisher is stopped for ten seconds, its receive queue kept or lost, and goes on.
+/// R-SILENCE-3, R-RTT-1.
 #[test]
 fn a_publisher_sleeps() {
     for keep in [true, false] {
@@ -341,6 +345,7 @@ fn a_publisher_sleeps() {
 }
 
 /// A subscriber is stopped for ten seconds: it is let go, comes back, and is told what it missed.
+/// R-SILENCE-3.
 #[test]
 fn a_subscriber_sleeps() {
     for keep in [true, false] {
@@ -387,6 +392,7 @@ fn a_sleeper_misses_the_dead_in_time() {
 }
 
 /// A node is reached elsewhere from now on, as after a port that went down and came up.
+/// R-MOVE-1.
 #[test]
 fn nodes_move() {
     for who in [0, 1] {

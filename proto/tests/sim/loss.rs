@@ -139,6 +139,7 @@ fn a_publisher_at_full_rate_starves_no_repair() {
 }
 
 /// A receive queue that runs dry: the loss is one's own, and the repair is for oneself alone.
+/// R-NAK-6, R-REPAIR-2.
 #[test]
 fn a_dry_receive_queue_is_repaired_by_unicast() {
     each_seed(|seed| {

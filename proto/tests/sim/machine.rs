@@ -59,6 +59,9 @@ pub(crate) struct Srq {
     pub(crate) cost: Duration,
 }
 
+/// The group that all are in.
+pub(crate) const GROUP: &str = "sim";
+
 /// Control frames that a node is given.
 pub(crate) const CONTROL_FRAMES: usize = 16;
 
@@ -202,6 +205,6 @@ fn start(
     let mut node = Node::new(now, config.clone(), seed);
     let control = Living::default();
     node.supply((0..CONTROL_FRAMES).map(|_| Slot::new(1024, &control)));
-    let group = node.join("sim", address);
+    let group = node.join(GROUP, address);
     (node, group, control)
 }

@@ -17,6 +17,7 @@ mod world;
 
 mod flow;
 mod fragments;
+mod hostile;
 mod kinds;
 mod lifecycle;
 mod loss;

@@ -16,6 +16,7 @@ use crate::world::World;
 use qcast_proto::publish::{FlowPolicy, PublisherConfig};
 
 /// Case 103: what is older than the window is told with its range, and the stream goes on.
+/// R-LOSS-1, R-HEARTBEAT-1.
 #[test]
 fn a_loss_older_than_the_window() {
     each_seed(|seed| {
@@ -45,6 +46,7 @@ fn a_loss_older_than_the_window() {
 
 /// A stream that is younger than a subscription is received from its first frame, though the first
 /// words of it are lost.
+/// R-JOIN-2.
 #[test]
 fn a_young_stream_is_received_from_its_first_frame() {
     each_seed(|seed| {
@@ -65,6 +67,7 @@ fn a_young_stream_is_received_from_its_first_frame() {
 }
 
 /// Announcements are all lost: the question brings the description.
+/// R-JOIN-1.
 #[test]
 fn the_announcement_is_asked_for() {
     each_seed(|seed| {
@@ -79,6 +82,7 @@ fn the_announcement_is_asked_for() {
     });
 }
 
+/// R-JOIN-3.
 #[test]
 fn a_late_joiner_begins_at_the_live_edge() {
     each_seed(|seed| {
@@ -98,6 +102,7 @@ fn a_late_joiner_begins_at_the_live_edge() {
     });
 }
 
+/// R-JOIN-4.
 #[test]
 fn history_begins_with_what_is_retained() {
     for (n, expected) in [(10, 1_990), (100_000, 2_000 - 256)] {
@@ -161,6 +166,7 @@ fn history_of_a_stream_that_nobody_wanted() {
 }
 
 /// A partition that outlasts every memory of the stream: nothing comes twice, and what was missed is told.
+/// R-SILENCE-2.
 #[test]
 fn a_long_partition_repeats_nothing() {
     each_seed(|seed| {

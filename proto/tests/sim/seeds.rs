@@ -1,5 +1,7 @@
 //! Seeds: a few always, many by `QCAST_SEEDS=n`, one by `QCAST_SEED=s`.
 
+use proptest::test_runner::Config as ProptestConfig;
+
 /// Runs `scenario` with each seed, and says how to run a failing one again.
 pub(crate) fn each_seed(scenario: impl Fn(u64)) {
     some_seeds(3, scenario);
@@ -36,4 +38,10 @@ impl Drop for Told {
             );
         }
     }
+}
+
+/// So many cases of a property, or as many as `PROPTEST_CASES` says. What fails is printed whole.
+pub(crate) fn cases(few: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|v| v.parse().ok()).unwrap_or(few);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }

@@ -2,21 +2,21 @@
 
 use std::cell::RefCell;
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use qcast_proto::addr::{Gid, NodeId, PeerAddr, Qpn, ROCE_PORT};
+use qcast_proto::addr::{Domain, Gid, GroupTag, NodeId, PeerAddr, Qpn, ROCE_PORT, Sequence};
 use qcast_proto::buf::TxFrame;
 use qcast_proto::node::{FrameToken, NodeConfig, To, Transmit};
 use qcast_proto::publish::PublisherConfig;
 use qcast_proto::subscribe::{StreamKey, SubscriberConfig};
 use qcast_proto::time::Instant;
-use qcast_proto::wire::frame::Frame;
+use qcast_proto::wire::frame::{Frame, FrameHeader, FrameKind};
 
 use crate::buffers::{Received, Slot};
 use crate::fabric::{Fabric, Flight, Rule, Traffic};
-use crate::machine::{Machine, Srq, State};
+use crate::machine::{GROUP, Machine, Srq, State};
 use crate::publisher::{Plan, Publisher};
 use crate::subscriber::Subscriber;
 use crate::truth::{Library, Truth};
@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) traffic: Traffic,
     /// What happened, one line each, if it is recorded.
     pub(crate) log: Option<Vec<String>>,
+    /// The last frames that were sent, if somebody listens.
+    pub(crate) overheard: Option<VecDeque<Rc<[u8]>>>,
     /// Numbers drawn for the medium.
     pub(crate) draws: u64,
     /// One machine that is further away than the others, in both directions.
@@ -87,6 +89,7 @@ impl World {
             machines: Vec::new(),
             traffic: Traffic::default(),
             log: None,
+            overheard: None,
             draws: 0,
             far: None,
             seed,
@@ -219,6 +222,19 @@ impl World {
 
     pub(crate) fn heal(&mut self) {
         self.sides.fill(0);
+    }
+
+    /// The domain, group, session and stream of a machine's publisher, as its frames say them.
+    pub(crate) fn header_of(&self, machine: usize, publisher: usize) -> FrameHeader {
+        let key = self.machines[machine].publishers[publisher].key;
+        FrameHeader {
+            kind: FrameKind::Data,
+            domain: Domain(0),
+            group: GroupTag::of(GROUP),
+            stream: key.stream,
+            session: key.session,
+            sequence: Sequence(0),
+        }
     }
 
     /// Adds a rule that drops datagrams.
@@ -521,6 +537,10 @@ impl World {
         let Transmit { to, frame, token, .. } = transmit;
         let bytes: Rc<[u8]> = frame.bytes().into();
         assert!(bytes.len() <= frame.capacity());
+        if let Some(overheard) = &mut self.overheard {
+            overheard.truncate(63);
+            overheard.push_front(bytes.clone());
+        }
         let header = *Frame::new_checked(&bytes).expect("nodes send sound frames").header();
         let m = &self.machines[from];
         let (life, address) = (m.life, m.address);
