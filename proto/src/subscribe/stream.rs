@@ -98,20 +98,21 @@ pub struct StreamStats {
     pub refused: u64,
 }
 
+/// What a peer claims to have lost can be any number: sums end at the greatest.
 impl core::ops::Add for StreamStats {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self {
-            frames: self.frames + other.frames,
-            repaired: self.repaired + other.repaired,
-            duplicates: self.duplicates + other.duplicates,
-            beyond: self.beyond + other.beyond,
-            missing: self.missing + other.missing,
-            lost: self.lost + other.lost,
-            naks: self.naks + other.naks,
-            suppressed: self.suppressed + other.suppressed,
-            refused: self.refused + other.refused,
+            frames: self.frames.saturating_add(other.frames),
+            repaired: self.repaired.saturating_add(other.repaired),
+            duplicates: self.duplicates.saturating_add(other.duplicates),
+            beyond: self.beyond.saturating_add(other.beyond),
+            missing: self.missing.saturating_add(other.missing),
+            lost: self.lost.saturating_add(other.lost),
+            naks: self.naks.saturating_add(other.naks),
+            suppressed: self.suppressed.saturating_add(other.suppressed),
+            refused: self.refused.saturating_add(other.refused),
         }
     }
 }
@@ -366,7 +367,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         let count = end.since(known);
         self.gaps.add(now, known, end, timing, rng);
         self.ring.extend((0..count).map(|_| Slot::Missing));
-        self.stats.missing += count;
+        self.stats.missing = self.stats.missing.saturating_add(count);
         self.end = self.end.max(end);
     }
 
@@ -551,7 +552,7 @@ impl<R: RxFrame> ReceiveStream<R> {
     ) -> Option<Run> {
         let mut run = None;
         for at in lost {
-            self.stats.lost += 1;
+            self.stats.lost = self.stats.lost.saturating_add(1);
             if *at >= self.next
                 && let Some(slot) = self.ring.get_mut(at.since(self.next) as usize)
             {
