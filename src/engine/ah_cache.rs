@@ -124,20 +124,19 @@ impl AhCache {
         }
     }
 
-    /// A pending handle can be used.
-    pub(super) fn resolved(&mut self, ah: AhId) {
-        if let Some(&at) = self.by_ah.get(&ah) {
-            self.entries[at].ready = true;
-        }
+    /// A pending handle can be used. Says whose it is.
+    pub(super) fn resolved(&mut self, ah: AhId) -> Option<AhAttrs> {
+        let entry = &mut self.entries[*self.by_ah.get(&ah)?];
+        entry.ready = true;
+        Some(entry.peer)
     }
 
-    /// A pending handle could not be resolved; the device has destroyed it.
-    pub(super) fn unresolved(&mut self, now: Instant, ah: AhId) {
-        if let Some(at) = self.by_ah.remove(&ah) {
-            let entry = self.entries.remove(at);
-            self.by_peer.remove(&entry.peer);
-            self.remember_failure(now, entry.peer);
-        }
+    /// A pending handle could not be resolved; the device has destroyed it. Says whose it was.
+    pub(super) fn unresolved(&mut self, now: Instant, ah: AhId) -> Option<AhAttrs> {
+        let entry = self.entries.remove(self.by_ah.remove(&ah)?);
+        self.by_peer.remove(&entry.peer);
+        self.remember_failure(now, entry.peer);
+        Some(entry.peer)
     }
 
     /// Destroys every handle that no send uses: the port's address changed, or the node closes.

@@ -179,6 +179,9 @@ impl Engine {
             self.ah.unpin(wr.ah);
             self.node.handle_sent(FrameToken::from_bits(wr.token), wr.buf);
         }
+        for waiter in self.waiting.release_group(id) {
+            self.node.handle_sent(waiter.token, waiter.frame);
+        }
         while let Some(at) = self.joining.iter().position(|j| j.replaces == Some(id)) {
             let joining = self.joining.swap_remove(at);
             self.part(&joining.setup, joining.qp);

@@ -13,8 +13,9 @@ mod recovery;
 mod repair_times;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -42,6 +43,7 @@ use lease::{Lease, RecvPool};
 use outlet::{Item, PublisherOutlet, SubscriberOutlet};
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
+use waiting::{Waiter, Waiting};
 
 /// How an engine is set up.
 #[derive(Clone, Debug)]
@@ -91,7 +93,7 @@ pub struct Engine {
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
-    waiting: VecDeque<(GroupId, PeerAddr, SendBuf, FrameToken)>,
+    waiting: Waiting,
     completions: Vec<Completion>,
     /// Tasks to be woken after the turn.
     wakers: Vec<Waker>,
@@ -131,8 +133,8 @@ const SEND_BUDGET: usize = 256;
 /// Frames that an outbox has beyond the window, so that the application can fill some while others wait to be sent.
 const OUTBOX_FRAMES: usize = 128;
 
-/// Frames that wait for an address to be resolved; a reliable layer lies above, so more are dropped.
-const MAX_WAITING: usize = 256;
+/// How often a node that is out of control frames looks for one.
+const NO_CONTROL: Duration = Duration::from_millis(1);
 
 /// Receives are posted in lots of at least this many.
 const REFILL: usize = 16;
@@ -199,7 +201,7 @@ impl Engine {
             leaving: BTreeSet::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            waiting: Waiting::new(config.control_frames / 2),
             completions: Vec::with_capacity(RECV_BUDGET),
             wakers: Vec::new(),
             freed: Vec::new(),
@@ -402,15 +404,18 @@ impl Engine {
         self.report(now);
         self.leave_groups();
         more |= self.device.arm() == Armed::Again;
-        Turn { more, handed, next: self.next_deadline() }
+        Turn { more, handed, next: self.next_deadline(now) }
     }
 
-    fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let joining = self.joining.iter().map(|j| j.deadline).min();
-        [self.node.poll_timeout(), self.device.next_deadline(), joining, self.next_recovery()]
-            .into_iter()
-            .flatten()
-            .min()
+        let mut protocol = self.node.poll_timeout();
+        if self.node.control_frames() == 0 {
+            // What is due cannot be said until a completion brings a frame back, and that wakes the node.
+            protocol = protocol.map(|due| due.max(now + NO_CONTROL));
+        }
+        let all = [protocol, self.device.next_deadline(), joining, self.next_recovery()];
+        all.into_iter().flatten().min()
     }
 
     fn take_completions(&mut self, now: Instant) -> bool {
@@ -557,7 +562,6 @@ impl Engine {
     }
 
     fn send(&mut self, now: Instant) -> bool {
-        self.send_waiting(now);
         for (id, g) in &mut self.groups {
             let blocked = g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
             if std::mem::replace(&mut g.blocked, blocked) != blocked {
@@ -590,9 +594,9 @@ impl Engine {
         budget == 0 || stuck
     }
 
-    fn send_waiting(&mut self, now: Instant) {
-        for _ in 0..self.waiting.len() {
-            let Some((group, peer, frame, token)) = self.waiting.pop_front() else { break };
+    /// Sends what waited for an address.
+    fn send_waiting(&mut self, now: Instant, waiters: Vec<Waiter>) {
+        for Waiter { group, peer, frame, token } in waiters {
             self.route(now, group, To::Peer(peer), frame, token);
         }
     }
@@ -609,11 +613,14 @@ impl Engine {
                 let way = crate::device::AhAttrs { gid: peer.gid, udp_port: peer.udp_port };
                 match self.ah.pin(now, &mut *self.device, way) {
                     Lookup::Ready(ah) => (ah, peer.qpn),
-                    Lookup::Pending if self.waiting.len() < MAX_WAITING => {
-                        self.waiting.push_back((group, peer, frame, token));
+                    Lookup::Pending => {
+                        let waiter = Waiter { group, peer, frame, token };
+                        if let Err(Waiter { frame, .. }) = self.waiting.add(way, waiter) {
+                            self.node.handle_sent(token, frame);
+                        }
                         return;
                     }
-                    Lookup::Pending | Lookup::Failed => {
+                    Lookup::Failed => {
                         self.node.handle_sent(token, frame);
                         return;
                     }
@@ -717,10 +724,18 @@ impl Engine {
                 DeviceEvent::JoinFailed { qp, mgid, error } => {
                     self.join_failed(now, qp, mgid, error);
                 }
-                DeviceEvent::AhReady { ah } => self.ah.resolved(ah),
+                DeviceEvent::AhReady { ah } => {
+                    if let Some(way) = self.ah.resolved(ah) {
+                        let waiters = self.waiting.release(&way);
+                        self.send_waiting(now, waiters);
+                    }
+                }
                 DeviceEvent::AhFailed { ah, error } => {
                     tracing::debug!(%error, "an address did not resolve");
-                    self.ah.unresolved(now, ah);
+                    if let Some(way) = self.ah.unresolved(now, ah) {
+                        let waiters = self.waiting.release(&way);
+                        self.send_waiting(now, waiters);
+                    }
                 }
                 DeviceEvent::QpFault { qp, .. } => self.suspect(now, qp),
                 DeviceEvent::PortChanged => self.port_changed(now),

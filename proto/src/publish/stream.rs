@@ -1,6 +1,7 @@
 //! One stream of a publisher: what it does on each input, and what it sends next.
 
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct PublishStream<T> {
     announce: Option<AnnounceTimer>,
     ready: bool,
     closing: Option<Closing>,
+    /// Names of subscribers that were lost while it closed, and lacked something.
+    parted: Vec<String>,
     /// Frames sent in the current run: repairs and new frames take turns in runs, because a run of
     /// equal frames to one destination is cheap on every device.
     run: u32,
@@ -145,6 +148,7 @@ impl<T> PublishStream<T> {
             announce: Some(AnnounceTimer::at(now)),
             ready: false,
             closing: None,
+            parted: Vec::new(),
             run: 0,
             in_repairs: false,
             stats: PublisherStats::default(),
@@ -321,7 +325,11 @@ impl<T> PublishStream<T> {
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         let timeout = self.receiver_timeout();
+        let end = self.window.end();
         while let Some((node, r)) = self.flow.expire(now, timeout) {
+            if self.closing.is_some() && r.reliable && r.next < end {
+                self.parted.push(r.name.clone());
+            }
             self.events.push_back(PublisherEvent::SubscriberLost { node, name: r.name });
         }
         let head = self.window.head();
@@ -510,7 +518,8 @@ impl<T> PublishStream<T> {
             }
         }
         self.closing = Some(Closing { deadline, heartbeats, done: true });
-        let unconfirmed = self.flow.lacking(end).map(|r| r.name.clone()).collect();
+        let mut unconfirmed = core::mem::take(&mut self.parted);
+        unconfirmed.extend(self.flow.lacking(end).map(|r| r.name.clone()));
         self.events.push_back(PublisherEvent::Closed(Closed { unconfirmed }));
     }
 

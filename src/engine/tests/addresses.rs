@@ -26,12 +26,12 @@ fn handles_are_evicted_under_load_but_never_under_a_send() {
             Box::new(device)
         },
     );
-    for _ in 0..12 {
+    for _ in 0..8 {
         let rx = Impairment::lossy(0.05);
         let port = PortConfig { rx, ..PortConfig::default() };
         rig.add_with(port, |_| {}, |device| Box::new(device));
     }
-    rig.meet(12);
+    rig.meet(8);
     rig.publish(0, 3000);
     rig.settle();
     let stats = rig.nodes[0].engine.ah_stats();

@@ -1,12 +1,15 @@
 //! Datagrams that nobody of ours sent.
 
+use std::net::Ipv4Addr;
+
 use bytes::Bytes;
-use qcast_proto::addr::{Domain, GroupTag, QKey, Qpn, Sequence, SessionId, StreamId};
+use qcast_proto::addr::{Domain, Gid, GroupTag, QKey, Qpn, Sequence, SessionId, StreamId};
 use qcast_proto::wire::control::{self, Gone, Heartbeat, Nak, Released, Status};
 use qcast_proto::wire::frame::{FRAME_HEADER, FrameHeader, FrameKind};
 
 use super::rig::{MILLI, Rig, mgid};
-use crate::device::sim::Stray;
+use crate::device::impair::Impairment;
+use crate::device::sim::{PortConfig, Stray};
 
 /// A control frame of any kind, with a body of any kind.
 fn frame(rng: &mut fastrand::Rng, sessions: &[(SessionId, StreamId)]) -> Bytes {
@@ -112,4 +115,45 @@ fn a_stranger_with_the_key_can_say_what_it_likes() {
         (0..4).for_each(|node| rig.assert_buffers(node));
         assert_eq!(rig.receivers(0), 3, "seed {seed}");
     }
+}
+
+/// Questions from two hundred addresses that do not resolve, which takes a second each, keep nobody from being
+/// answered, and the node from nothing.
+#[test]
+fn strangers_that_cannot_be_answered_keep_no_frame_from_others() {
+    let mut rig = Rig::new(9);
+    for _ in 0..3 {
+        let rx = Impairment::lossy(0.02);
+        let port = PortConfig { rx, ..PortConfig::default() };
+        rig.add_with(port, |_| {}, |device| Box::new(device));
+    }
+    rig.meet(2);
+    rig.publish(0, 1);
+    rig.settle();
+    let qkey = QKey::derive("g", b"s").get();
+    let group = *rig.nodes[1].engine.groups.keys().next().unwrap();
+    let key = rig.nodes[1].engine.node.streams(group)[0].0.key;
+    let header = FrameHeader {
+        kind: FrameKind::Query,
+        domain: Domain(0),
+        group: GroupTag::of("g"),
+        stream: key.stream,
+        session: key.session,
+        sequence: Sequence(0),
+    };
+    let mut query = vec![0; FRAME_HEADER];
+    header.emit(&mut query);
+    let qpn = rig.nodes[0].engine.device().qpn(rig.qp(0));
+    let (turns, start) = (rig.nodes[0].turns, rig.now);
+    for n in 0..200u8 {
+        let mut stray = Stray::to_port(0, qpn, qkey, query.clone());
+        stray.source.gid = Gid::from(Ipv4Addr::new(203, 0, 113, n));
+        rig.fabric.inject(stray);
+        rig.publish(0, 10);
+        rig.run_for(MILLI);
+    }
+    rig.settle();
+    assert!(rig.now.saturating_since(start) < 400 * MILLI, "{:?}", rig.now);
+    assert!(rig.nodes[0].turns - turns < 20_000, "{} turns", rig.nodes[0].turns - turns);
+    assert!(rig.nodes[0].engine.control_frames() >= 32);
 }
