@@ -3,7 +3,7 @@
 //! `fuzz/` runs the same functions under libFuzzer, which finds more and takes hours.
 
 #[path = "../fuzz/src/bodies/mod.rs"]
-mod bodies;
+pub mod bodies;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn what_users_write() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn decoders_take_any_bytes(bytes in vec(any::<u8>(), 0..600)) {

@@ -84,7 +84,11 @@ struct Hand {
 
 impl Hand {
     fn new() -> Self {
-        let mut node = Node::new(Instant::ZERO, NodeConfig::new(NodeId(1), 1, "n"), 7);
+        Self::seeded(7)
+    }
+
+    fn seeded(seed: u64) -> Self {
+        let mut node = Node::new(Instant::ZERO, NodeConfig::new(NodeId(1), 1, "n"), seed);
         node.supply((0..8).map(|_| HeapFrame::new(MTU)));
         let group = node.join("g", addr(1));
         Self { node, group, now: Instant::ZERO }
@@ -92,7 +96,11 @@ impl Hand {
 
     /// One that subscribes.
     fn subscriber(reliability: Reliability) -> Self {
-        let mut hand = Self::new();
+        Self::new().subscribing(reliability)
+    }
+
+    fn subscribing(self, reliability: Reliability) -> Self {
+        let mut hand = self;
         let mut config = SubscriberConfig::default();
         config.reliability = reliability;
         hand.node.open_subscriber(hand.now, hand.group, config).expect("the group is there");
@@ -427,6 +435,36 @@ fn statuses_of_a_large_group_are_bounded() {
     }
     // 10 s at 100 ms, and it is asked all the time.
     assert!((40..=103).contains(&statuses), "{statuses}");
+}
+
+/// R-STATUS-8: all are asked by the same heartbeat, and their publisher's receive queue is finite.
+#[test]
+fn those_that_are_asked_at_once_do_not_answer_at_once() {
+    let spacing = Duration::from_millis(100);
+    let beat = Heartbeat { receivers: 2000, window: 1024, ..Heartbeat::default() };
+    let mut delays: Vec<_> = (0..100)
+        .map(|seed| {
+            let mut hand = Hand::seeded(seed).subscribing(Reliability::Ordered);
+            hand.hear_body(2, FrameKind::Announce, SESSION, &body!(announce(2, 2, 1, 0)));
+            hand.hear_body(2, FrameKind::Heartbeat, SESSION, &body!(beat));
+            // It has just spoken.
+            while !hand.pass(Duration::from_millis(1)).iter().any(|s| of(FrameKind::Status)(&s)) {}
+            let asked = hand.now;
+            // Asked again, it keeps the time that it drew.
+            let mut answer = Vec::new();
+            while answer.is_empty() {
+                let wanted = Heartbeat { wanted: true, ..beat };
+                hand.hear_body(2, FrameKind::Heartbeat, SESSION, &body!(wanted));
+                answer = hand.pass(Duration::from_millis(5));
+            }
+            answer[0].at.saturating_since(asked)
+        })
+        .collect();
+    delays.sort();
+    let near = |d: Duration| d >= spacing * 7 / 10 && d <= spacing * 13 / 10;
+    assert!(delays.iter().all(|d| near(*d)), "{delays:?}");
+    let half = delays[90] - delays[10];
+    assert!(half > spacing / 4, "{delays:?}");
 }
 
 /// R-READY-2.

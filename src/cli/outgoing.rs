@@ -177,6 +177,9 @@ impl<'a> Outgoing<'a> {
                 format!("held back: {have} of the {want} subscribers of the quorum are here"),
                 json!({ "subscribers": have, "wanted": want }),
             ),
+            Some(Hold::Own) => {
+                ("held back by a subscription of this very node".to_owned(), json!({}))
+            }
             _ => ("held back: the device takes no more for now".to_owned(), json!({})),
         };
         self.teller.tell(

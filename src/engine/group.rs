@@ -99,7 +99,7 @@ impl Engine {
     pub(super) fn bring_up_and_join(&mut self, setup: &GroupSetup) -> Result<QpId, DeviceError> {
         let qp = self.device.create_qp()?;
         let (device, journal) = (&mut *self.device, &mut self.journal);
-        let walked = Walk { device, journal, qp, setup }.to_rts(QpState::Reset);
+        let walked = Walk { device, journal, qp, setup }.walk_to_rts(QpState::Reset);
         if let Err(error) = walked.and_then(|()| self.device.join(qp, setup.mgid)) {
             discard(&mut *self.device, qp);
             return Err(error);
@@ -203,7 +203,7 @@ pub(super) struct Walk<'a> {
 
 impl Walk<'_> {
     /// Walks the queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
-    pub(super) fn to_rts(&mut self, from: QpState) -> Result<(), DeviceError> {
+    pub(super) fn walk_to_rts(&mut self, from: QpState) -> Result<(), DeviceError> {
         match self.along(&walk_to_rts(from)) {
             Err(error) if from != QpState::Reset => {
                 tracing::debug!(%error, "the cheapest walk failed; trying through RESET");

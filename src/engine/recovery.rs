@@ -140,7 +140,7 @@ impl Engine {
             tracing::warn!(group = g.setup.name, %state, "the QP left RTS; bringing it back");
         }
         let (device, journal) = (&mut *self.device, &mut self.journal);
-        match (Walk { device, journal, qp: g.qp, setup: &g.setup }).to_rts(state) {
+        match (Walk { device, journal, qp: g.qp, setup: &g.setup }).walk_to_rts(state) {
             Ok(()) => {
                 self.recovery.walks += 1;
                 g.recovery.back(now);

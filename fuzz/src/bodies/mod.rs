@@ -20,7 +20,7 @@ use qcast::proto::wire::control::{
 };
 use qcast::proto::wire::frame::{FRAME_HEADER, Frame, FrameKind, MAX_MESSAGE, Messages};
 use qcast::proto::wire::icrc::Icrc;
-use qcast::proto::wire::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ip, UDP, Udp};
+use qcast::proto::wire::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ip, Udp};
 use qcast::proto::wire::roce::{self, RoceDatagram};
 
 /// A qcast frame.
@@ -64,8 +64,7 @@ macro_rules! again {
 pub fn control(bytes: &[u8]) {
     again!(Heartbeat, bytes);
     if let Some(announce) = again!(Announce, bytes) {
-        control::is_sound_name(&announce.name);
-        control::is_sound_name(&announce.topic);
+        let _ = (control::is_sound_name(&announce.name), control::is_sound_name(&announce.topic));
     }
     again!(Status, bytes);
     again!(Gone, bytes);
@@ -88,8 +87,7 @@ pub fn roce(bytes: &[u8]) {
         Icrc::new(read(a), read(b)).expect("of one family")
     };
     for flow in [flow("127.0.0.1:4791", "239.7.7.7:4791"), flow("[::1]:4791", "[ff15::1]:4791")] {
-        roce::verify(bytes, &flow);
-        flow.verify_with_id(7, bytes);
+        let _ = (roce::verify(bytes, &flow), flow.verify_with_id(7, bytes));
     }
     if let Ok(datagram) = RoceDatagram::new_checked(bytes) {
         assert!(datagram.payload().len() < bytes.len());
@@ -102,14 +100,14 @@ pub fn ip(bytes: &[u8]) {
     let of_ip = |packet: &[u8]| {
         let Ok(ip) = Ip::new_checked(packet) else { return };
         assert!(ip.payload().len() <= packet.len());
-        assert_eq!(ip.src().is_ipv4(), ip.dst().is_ipv4());
         if !ip.starts_udp() {
             return;
         }
         let Ok(udp) = Udp::new_checked(ip.payload()) else { return };
         assert!(udp.payload().len() <= udp.payload_len());
         let flow = Icrc::new((ip.src(), udp.src_port()).into(), (ip.dst(), udp.dst_port()).into());
-        flow.expect("of one family").verify(udp.payload());
+        // An IPv6 packet may name a mapped IPv4 address, and one that is none.
+        let _ = flow.map(|flow| flow.verify(udp.payload()));
         roce(udp.payload());
     };
     of_ip(bytes);
@@ -118,7 +116,6 @@ pub fn ip(bytes: &[u8]) {
     {
         of_ip(ethernet.payload());
     }
-    assert_eq!(UDP, 17);
 }
 
 /// A capture file.

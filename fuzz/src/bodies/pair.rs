@@ -379,7 +379,7 @@ impl Pair {
         let addresses = [self.sides[0].address, self.sides[1].address];
         for side in &mut self.sides {
             side.fill();
-            let mut sent = 0;
+            let mut sent = 0usize;
             while let Some(t) = side.node.poll_transmit(now) {
                 sent += 1;
                 assert!(sent < MAX_SENT, "a turn has an end");
@@ -397,7 +397,7 @@ impl Pair {
                     }
                 }
                 side.node.handle_sent(t.token, t.frame);
-                if sent % 8 == 0 {
+                if sent.is_multiple_of(8) {
                     side.fill();
                 }
             }
@@ -489,7 +489,7 @@ impl Pair {
                     headroom: input.number32(100),
                     missing: input.number(4),
                     reliable: input.flag(),
-                    leaving: input.byte() % 8 == 0,
+                    leaving: input.byte().is_multiple_of(8),
                     ended: input.flag(),
                     tag: input.flag().then_some(1),
                 };
@@ -522,7 +522,7 @@ fn heartbeat(input: &mut Input<'_>, head: u64) -> Heartbeat {
         losers: input.number32(1),
         window: input.number32(16),
         wanted: input.flag(),
-        end: input.byte() % 8 == 0,
+        end: input.byte().is_multiple_of(8),
     }
 }
 

@@ -40,10 +40,10 @@
 //!
 //! # What is here
 //!
-//! [`check`] judges a modify by the table: [`TransitionError`] says whether the step is illegal (and
+//! [`check()`] judges a modify by the table: [`TransitionError`] says whether the step is illegal (and
 //! which walk is legal), attributes are missing, are foreign, or CUR_STATE is misused. [`validate`]
-//! adds the checks on values for which a port must be known. [`path`], [`walk_to_rts`] and
-//! [`reset_walk`] plan; [`UdSetup`] and its like have the values for each step; [`explain`] tells the
+//! adds the checks on values for which a port must be known. [`path()`], [`walk_to_rts`] and
+//! [`reset_walk`] plan; [`UdSetup`] and its like have the values for each step; [`explain()`] tells the
 //! table to people. Nothing here touches a device: whoever does goes through [`validate`] first, and
 //! takes the new state as true only after the device has accepted the step.
 //!

@@ -1,6 +1,6 @@
 //! The subscriber's half of the protocol.
 //!
-//! A [`ReceiveStream`](stream::ReceiveStream) follows one publisher's stream: it finds gaps, asks for
+//! A `ReceiveStream` follows one publisher's stream: it finds gaps, asks for
 //! what is missing, puts messages back together and hands frames to every subscription that is
 //! attached to it, each in its own [`Reliability`].
 

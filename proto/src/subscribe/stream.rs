@@ -98,6 +98,7 @@ pub struct StreamStats {
     pub refused: u64,
 }
 
+/// What a peer claims to have lost can be any number: sums end at the greatest.
 impl core::ops::Add for StreamStats {
     type Output = Self;
 

@@ -278,7 +278,7 @@ fn control(header: FrameHeader, kind: FrameKind, body: &impl bincode::Encode) ->
 proptest! {
     #![proptest_config(crate::seeds::cases(64))]
 
-    /// R-SPOOF-1 to R-SPOOF-3, case 126: strangers disturb nobody.
+    /// R-SPOOF-1, R-SPOOF-2, case 126: strangers disturb nobody.
     #[test]
     fn strangers_disturb_no_stream(
         attacks in prop::collection::vec(attack(), 1..150),

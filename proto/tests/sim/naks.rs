@@ -158,7 +158,7 @@ fn the_last_message_is_recovered_soon() {
     });
 }
 
-/// All gaps of a window go in few datagrams.
+/// R-NAK-3: all gaps of a window go in few datagrams.
 #[test]
 fn all_gaps_go_in_one_request() {
     each_seed(|seed| {

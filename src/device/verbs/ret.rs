@@ -2,7 +2,7 @@
 //!
 //! | family | verbs | failure |
 //! | --- | --- | --- |
-//! | [`pointer`] | `ibv_create_*`, `ibv_reg_mr`, `ibv_alloc_pd`, `ibv_open_device` | NULL, and errno |
+//! | [`pointer()`] | `ibv_create_*`, `ibv_reg_mr`, `ibv_alloc_pd`, `ibv_open_device` | NULL, and errno |
 //! | [`returned`] | `ibv_modify_*`, `ibv_post_*`, `ibv_destroy_*`, `ibv_attach_mcast`, `ibv_query_port` | the error's number |
 //! | [`minus_one`] | `ibv_get_*_event`, all of librdmacm | -1, and errno |
 //! | [`count`] | `ibv_poll_cq`, `ibv_query_gid_table` | a negative number |

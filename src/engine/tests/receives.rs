@@ -34,8 +34,8 @@ fn a_dry_receive_queue_is_asked_for_as_a_local_loss() {
         Verdict::Pass
     });
     let groups: Vec<_> = (0..12).map(|node| rig.join(node, "g", "s")).collect();
-    for node in 1..12 {
-        rig.subscribe(node, groups[node]);
+    for (node, group) in groups.iter().enumerate().skip(1) {
+        rig.subscribe(node, *group);
     }
     let mut config = PublisherConfig::default();
     config.policy = FlowPolicy::Unlimited;
