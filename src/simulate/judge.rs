@@ -3,7 +3,8 @@
 
 use qcast_proto::addr::Sequence;
 use qcast_proto::buf::RxFrame;
-use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamKey};
+use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
+use qcast_proto::time::Instant;
 use qcast_proto::wire::frame::Messages;
 
 use super::config::SimulationConfig;
@@ -41,8 +42,10 @@ pub(super) struct Judge {
     pub(super) messages: u64,
     /// Events that told of a loss.
     pub(super) lost_events: u64,
-    /// Whether a publisher was reported lost, or let this subscriber go.
-    pub(super) parted: bool,
+    /// Events that told that a publisher was lost, or let this subscriber go.
+    pub(super) partings: u64,
+    /// Whether the application takes everything at once.
+    prompt: bool,
     /// A stranger, who must be given nothing.
     excluded: bool,
 }
@@ -56,8 +59,10 @@ struct Stream {
     sequence: Sequence,
     /// The next message.
     next: u64,
-    /// The loss that was told after the last message.
-    gap: Option<(Sequence, LossCause)>,
+    /// The loss that was told after the last message, and when.
+    gap: Option<(Sequence, LossCause, Instant)>,
+    /// Its publisher was reported lost, or let this subscriber go.
+    parted: bool,
     /// Messages by number, where they may come in any order.
     seen: Vec<u64>,
     ends: u32,
@@ -65,6 +70,7 @@ struct Stream {
 
 impl Judge {
     pub(super) fn new(name: u32, config: &SimulationConfig, excluded: bool) -> Self {
+        let prompt = config.slow <= name as usize;
         Self {
             name,
             reliability: config.reliability,
@@ -73,13 +79,14 @@ impl Judge {
             streams: Vec::new(),
             messages: 0,
             lost_events: 0,
-            parted: false,
+            partings: 0,
+            prompt,
             excluded,
         }
     }
 
     /// Takes what the application takes next.
-    pub(super) fn take(&mut self, item: &Item, wrong: &mut Violations) {
+    pub(super) fn take(&mut self, now: Instant, item: &Item, wrong: &mut Violations) {
         if self.excluded {
             wrong.add(|| format!("the stranger was given {item:?}"));
             return;
@@ -95,7 +102,7 @@ impl Judge {
                 self.reach(*key, *sequence, false, wrong);
                 self.message(*key, message, wrong);
             }
-            Item::Notice(notice) => self.notice(notice, wrong),
+            Item::Notice(notice) => self.notice(now, notice, wrong),
         }
     }
 
@@ -107,7 +114,7 @@ impl Judge {
         let name = self.name;
         for publisher in 0..self.publishers {
             let Some(s) = self.streams.iter().find(|s| s.publisher == Some(publisher)) else {
-                if !self.parted && self.streams.iter().all(|s| s.gap.is_none()) {
+                if self.streams.iter().all(|s| s.gap.is_none() && !s.parted) {
                     wrong.add(|| format!("subscriber {name} got nothing of publisher {publisher}"));
                 }
                 continue;
@@ -122,6 +129,7 @@ impl Judge {
                 Reliability::Unordered => self.lost_events > 0,
                 _ => s.gap.is_some(),
             };
+            let told = told || s.parted;
             if missing > 0 && !told {
                 wrong.add(|| {
                     format!(
@@ -191,15 +199,18 @@ impl Judge {
         s.next = s.next.max(number + 1);
     }
 
-    fn notice(&mut self, notice: &Notice, wrong: &mut Violations) {
-        let (name, reliability) = (self.name, self.reliability);
+    fn notice(&mut self, now: Instant, notice: &Notice, wrong: &mut Violations) {
+        let (name, reliability, prompt) = (self.name, self.reliability, self.prompt);
         match notice {
             Notice::Lost { key, first, last, cause } => {
                 self.lost_events += 1;
                 let s = self.stream(*key);
                 let expected = s.sequence;
-                let again = s.gap.is_some_and(|(end, c)| end.next() == *first && c == *cause);
-                if again {
+                // What is given up later, though it follows, is another loss.
+                let same = (*cause, now);
+                let again =
+                    s.gap.is_some_and(|(end, c, at)| end.next() == *first && (c, at) == same);
+                if again && prompt {
                     wrong
                         .add(|| format!("subscriber {name} got two events for one gap at {first}"));
                 }
@@ -208,11 +219,14 @@ impl Judge {
                         format!("subscriber {name} was told of a loss of {first} to {last} where {expected} was next")
                     });
                 }
-                s.gap = Some((*last, *cause));
+                s.gap = Some((*last, *cause, now));
                 s.sequence = s.sequence.max(last.next());
             }
             Notice::PublisherClosed(info) => self.stream(info.key).ends += 1,
-            Notice::PublisherLost(_) | Notice::Released { .. } => self.parted = true,
+            Notice::PublisherLost(StreamInfo { key, .. }) | Notice::Released { key, .. } => {
+                self.partings += 1;
+                self.stream(*key).parted = true;
+            }
             _ => {}
         }
     }
@@ -225,6 +239,7 @@ impl Judge {
                 sequence: Sequence(0),
                 next: 0,
                 gap: None,
+                parted: false,
                 seen: Vec::new(),
                 ends: 0,
             });

@@ -94,7 +94,7 @@ impl Listener {
         while self.free_at <= now
             && let Some(item) = self.items.pop_front()
         {
-            self.judge.take(&item, wrong);
+            self.judge.take(now, &item, wrong);
             let weight = item.weight();
             drop(item);
             if weight > 0 {

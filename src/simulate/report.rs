@@ -24,6 +24,8 @@ pub struct SimulationReport {
     pub described: Vec<String>,
     /// Events that told a subscriber of messages lost for good.
     pub lost_events: u64,
+    /// Events that told a subscriber that a publisher was lost, or no longer waits for it.
+    pub partings: u64,
     /// Messages delivered, summed over subscribers.
     pub delivered: u64,
     /// NAK datagrams that reached publishers for each distinct frame that was lost anywhere.

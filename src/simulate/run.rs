@@ -61,7 +61,8 @@ const PROGRESS_EVERY: u64 = 1 << 12;
 /// How long subscribers have to make themselves known.
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// After the last stream has ended, applications take what they have in at most so long.
+/// After the last stream has ended, it is over when nothing was delivered for so long: longer than a
+/// publisher is silent before it counts as lost.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// A stranger publishes so many messages at most.
@@ -202,6 +203,7 @@ impl Run {
             self.world.wake(index);
         }
         let mut outages = self.schedule_outages();
+        let over = outages.first().map_or(began, |(at, ..)| *at);
         let mut ended = None;
         while let Some(next) = self.world.next() {
             let outage = outages.last().map(|(at, ..)| *at);
@@ -214,9 +216,12 @@ impl Run {
             if ended.is_none() && self.all_senders().all(|s| s.closed.is_some()) {
                 ended = Some(now);
             }
-            if let Some(ended) = ended {
+            if let Some(ended) = ended
+                && outages.is_empty()
+            {
+                let quiet_since = self.world.delivered_at.max(ended).max(over);
                 let everything = self.world.delivered >= self.expected();
-                if everything || now.saturating_since(ended) > SETTLE {
+                if everything || now.saturating_since(quiet_since) > SETTLE {
                     break;
                 }
             }
@@ -367,11 +372,14 @@ impl Run {
             stats.push(open.unwrap_or_else(|| sender.stats.clone()));
         }
         let mut times = RepairTimes::default();
-        let (mut suppressed, mut lost_events) = (0, 0);
+        let (mut suppressed, mut lost_events, mut partings) = (0, 0, 0);
         for member in &self.world.members[..self.config.subscribers] {
             times.merge(member.engine.repair_times());
             suppressed += member.engine.stream_stats(member.group).suppressed;
-            lost_events += member.listener.as_ref().map_or(0, |l| l.judge.lost_events);
+            if let Some(listener) = &member.listener {
+                lost_events += listener.judge.lost_events;
+                partings += listener.judge.partings;
+            }
         }
         let losses = self.losses.lock();
         let sum = |of: fn(&PublisherStats) -> u64| stats.iter().map(of).sum::<u64>();
@@ -388,6 +396,7 @@ impl Run {
             loss: self.config.path.loss,
             seed: self.config.seed,
             lost_events,
+            partings,
             delivered: self.world.delivered,
             naks_per_loss: per_loss(sum(|s| s.naks)),
             repairs_per_loss: per_loss(sum(|s| s.repairs)),
