@@ -135,7 +135,7 @@ fn one_that_stays_behind_is_released_and_told() {
         }
     }
     println!("{kept} kept, {all_lost} lost");
-    assert!(released && all_lost > 0 && kept < 10_000, "{released}, {kept} kept");
+    assert!(released && all_lost > 0 && kept < 15_000, "{released}, {kept} kept");
     assert_eq!(kept + all_lost, total + 1);
 }
 
