@@ -67,6 +67,10 @@ const MAX_ASKS: u32 = 40;
 /// Frames that one repair can show to be asked for in vain: those that hold delivery up come first.
 const MAX_OVERTAKEN: usize = 64;
 
+/// Requests for a frame before their delay doubles: where every fifth datagram is lost, both ways, one
+/// frame in a thousand is asked for as often, and all after it wait.
+const STEADY_ASKS: u32 = 4;
+
 /// The longest delay between two requests for a frame.
 const MAX_RETRY: Duration = Duration::from_millis(100);
 
@@ -238,7 +242,8 @@ impl Gaps {
             for (_, lack) in self.missing.range_mut(range) {
                 lack.nak = self.naks;
                 lack.overtaken = 0;
-                lack.pause = (pause * (1 << lack.asks.min(6))).min(MAX_RETRY.max(pause));
+                let doublings = lack.asks.saturating_sub(STEADY_ASKS).min(6);
+                lack.pause = (pause * (1 << doublings)).min(MAX_RETRY.max(pause));
                 lack.due = now + lack.pause;
                 lack.asks += 1;
                 lack.put_off = 0;

@@ -172,7 +172,7 @@ fn one_of_several_leaves() {
         let at = w.now;
         w.run_until(SECOND, "nobody holds it", |w| w.publisher().is_done());
         let took = w.now.saturating_since(at);
-        assert!(took < Duration::from_millis(20), "{took:?}");
+        assert!(took < Duration::from_millis(60), "{took:?}");
     });
 }
 
@@ -239,6 +239,36 @@ fn a_publisher_restarts() {
                 let joined = s.notices.iter().rposition(|(_, n)| is_joined(n));
                 assert!(restarted < joined, "{:?}", s.notices);
             }
+        });
+    }
+}
+
+/// R-RESTART-2, case 126: another life on another host takes the stream's place once the first is silent,
+/// and not while it goes on, whoever says so.
+#[test]
+fn a_publisher_restarts_elsewhere() {
+    for dies in [true, false] {
+        each_seed(|seed| {
+            let mut w = plain(seed, Fabric::losing(0.02), 3, paced());
+            w.more(3_000);
+            w.run_for(SECOND);
+            let id = w.machines[0].config.id;
+            let again = w.add_with(|c| {
+                c.id = id;
+                c.incarnation = 2;
+            });
+            if dies {
+                w.kill(0);
+            }
+            w.publish(again, PublisherConfig::default(), Plan::of(100).whole_frames());
+            w.run_for(2 * SECOND);
+            for s in w.subscribers() {
+                assert_eq!(s.count(is_publisher_lost), 0, "{:?}", s.notices);
+                assert_eq!(s.count(is_restarted), usize::from(dies), "{:?}", s.notices);
+                assert_eq!(s.count(is_joined), 2);
+            }
+            w.settle(10 * SECOND);
+            assert!(dies || w.subscribers().all(|s| s.messages() == 3_100));
         });
     }
 }
@@ -351,21 +381,21 @@ fn a_subscriber_sleeps() {
     for keep in [true, false] {
         each_seed(|seed| {
             let mut w = plain(seed, Fabric::losing(0.01), 3, paced());
-            w.more(30_000);
+            w.more(14_000);
             w.run_for(SECOND);
             w.pause(1, keep);
             w.run_for(10 * SECOND);
             w.resume(1);
             w.settle(40 * SECOND);
             let s = w.subscriber(1);
-            assert_eq!(s.messages() + s.lost_frames(), 30_000);
+            assert_eq!(s.messages() + s.lost_frames(), 14_000);
             assert_eq!(s.count(is_publisher_lost), 0, "it was itself that slept");
             // What waited for it at its return is more than its queue holds.
             let causes = [LossCause::NotRetained, LossCause::Overrun, LossCause::QueueFull];
             let mut lost = s.newest().expect("joined").lost.iter();
             assert!(lost.all(|l| causes[..2 + usize::from(keep)].contains(&l.cause)));
             for m in [2, 3] {
-                assert_eq!(w.subscriber(m).messages(), 30_000);
+                assert_eq!(w.subscriber(m).messages(), 14_000);
             }
             let rtt = w.publisher().stats.rtt;
             assert!(rtt < Duration::from_millis(1), "{rtt:?}");
@@ -414,8 +444,9 @@ fn nodes_move() {
 fn joining_a_silent_stream() {
     for silence in [5 * SECOND, 40 * SECOND] {
         each_seed(|seed| {
-            let mut w = plain(seed, Fabric::default(), 2, paced());
-            w.more(70_000);
+            let slow = paced().every(Duration::from_millis(10));
+            let mut w = plain(seed, Fabric::default(), 2, slow);
+            w.more(7_000);
             w.run_for(SECOND);
             w.cut_off(&[1]);
             w.run_for(silence);
@@ -426,7 +457,7 @@ fn joining_a_silent_stream() {
             let s = &w.machines[1].subscribers[late];
             assert_eq!((s.count(is_joined), s.count(is_lost)), (1, 0), "{:?}", s.notices);
             let s = w.subscriber(1);
-            assert_eq!(s.messages() + s.lost_frames(), 70_000);
+            assert_eq!(s.messages() + s.lost_frames(), 7_000);
             assert_eq!(s.count(|n| matches!(n, Notice::PublisherBack(_))), 1);
         });
     }

@@ -15,8 +15,10 @@ mod subscriber;
 mod truth;
 mod world;
 
+mod determinism;
 mod flow;
 mod fragments;
+mod goodput;
 mod hostile;
 mod kinds;
 mod lifecycle;

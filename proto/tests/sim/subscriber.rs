@@ -97,7 +97,10 @@ impl Subscriber {
 
     /// A full queue drops its oldest frame, and says so; a latest-only one keeps the newest alone.
     fn make_room(&mut self) {
-        if self.frames < self.config.queue {
+        // Each stream has room for one frame at least, whatever the others were promised.
+        let reliable = self.config.reliability.wants_repair();
+        let more = if reliable { self.follows.len().saturating_sub(1) } else { 0 };
+        if self.frames < self.config.queue + more {
             return;
         }
         self.overflows += 1;
