@@ -9,7 +9,7 @@ use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
 use crate::subscribe::stream::{ReceiveStream, StreamStats, Subscription};
-use crate::subscribe::{Fate, Speaker, StreamInfo, StreamKey};
+use crate::subscribe::{Fate, Sharers, Speaker, StreamInfo, StreamKey};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
 use crate::wire::frame::{Frame, FrameError, FrameHeader, FrameKind};
@@ -488,18 +488,23 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     /// Shares the room of each subscription among the streams that fill it.
-    pub(super) fn share_room(&mut self) {
+    /// Gives the streams that share the device's.
+    pub(super) fn share_room(&mut self, now: Instant) -> Sharers {
+        let mut all = Sharers::default();
         for s in self.subscriptions.values_mut() {
-            (s.streams, s.promised) = (0, 0);
+            (s.sharers, s.promised) = (Sharers::default(), 0);
         }
         for stream in self.streams.values().filter(|s| s.is_live()) {
+            let busy = stream.is_busy(now);
+            all.add(busy);
             for a in &stream.attached {
                 if let Some(s) = self.subscriptions.get_mut(&a.subscriber) {
-                    s.streams += 1;
+                    s.sharers.add(busy);
                     s.promised = s.promised.saturating_add(stream.promised());
                 }
             }
         }
+        all
     }
 
     /// The tag of this node: of its first subscription that has one.
@@ -534,10 +539,12 @@ fn last_words(config: &NodeConfig, headroom: u32) -> Speaker<'_> {
 /// The room that a stream's reliable subscriptions have for it.
 pub(super) fn room_for<R: RxFrame>(
     stream: &ReceiveStream<R>,
+    busy: bool,
     subscriptions: &BTreeMap<SubscriberId, Subscription>,
 ) -> usize {
     let reliable = stream.attached.iter().filter(|a| a.reliability.wants_repair());
     let mine = stream.promised();
-    let rooms = reliable.filter_map(|a| subscriptions.get(&a.subscriber)).map(|s| s.share(mine));
+    let rooms =
+        reliable.filter_map(|a| subscriptions.get(&a.subscriber)).map(|s| s.share(mine, busy));
     rooms.min().unwrap_or(usize::MAX)
 }

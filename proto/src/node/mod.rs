@@ -239,7 +239,14 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     ) -> Option<SubscriberId> {
         let id = SubscriberId(self.id());
         let room = config.queue;
-        let subscription = Subscription { id, config, opened: now, room, streams: 0, promised: 0 };
+        let subscription = Subscription {
+            id,
+            config,
+            opened: now,
+            room,
+            sharers: Default::default(),
+            promised: 0,
+        };
         let g = self.groups.get_mut(&group)?;
         g.open_subscriber(now, subscription, &mut self.events);
         Some(id)

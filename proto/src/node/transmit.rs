@@ -101,19 +101,18 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         if group.hush {
             return None;
         }
-        group.share_room();
+        let sharers = group.share_room(now);
         let tag = group.tag();
-        let live = group.streams.values().filter(|s| s.is_live()).count().max(1);
-        let backlog = (self.config.backlog / live).max(1);
         let local_loss = now < self.local_loss_until;
         for s in group.streams.values_mut() {
+            let busy = s.is_busy(now);
             let who = Speaker {
                 node: self.config.id,
                 incarnation: self.config.incarnation,
                 name: &self.config.name,
                 headroom: self.headroom,
-                room: room_for(s, &group.subscriptions),
-                backlog,
+                room: room_for(s, busy, &group.subscriptions),
+                backlog: sharers.part(self.config.backlog, busy),
                 tag,
                 local_loss,
             };

@@ -10,10 +10,12 @@ mod attachment;
 mod gaps;
 mod hear;
 mod pattern;
+mod share;
 mod speak;
 pub(crate) mod stream;
 
 pub(crate) use hear::Fate;
+pub(crate) use share::Sharers;
 pub(crate) use speak::{Speaker, Upstream};
 
 use alloc::string::String;

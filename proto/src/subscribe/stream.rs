@@ -11,7 +11,7 @@ use core::time::Duration;
 use super::attachment::{Attachment, Run};
 use super::gaps::{Gaps, GroupTiming};
 use super::speak::StatusTimer;
-use super::{LossCause, Notice, Reliability, StreamInfo, StreamKey, SubscriberConfig};
+use super::{LossCause, Notice, Reliability, Sharers, StreamInfo, StreamKey, SubscriberConfig};
 use crate::addr::{NodeId, PeerAddr, Sequence};
 use crate::buf::RxFrame;
 use crate::node::{Event, SubscriberId};
@@ -25,6 +25,8 @@ pub(crate) struct ReceiveStream<R> {
     pub(crate) phase: Phase<R>,
     pub(crate) incarnation: u64,
     pub(crate) last_heard: Instant,
+    /// When a frame last came.
+    pub(super) last_frame: Option<Instant>,
     pub(crate) stats: StreamStats,
     pub(crate) attached: Vec<Attachment>,
     /// Everything before this was delivered or given up.
@@ -137,7 +139,7 @@ pub(crate) struct Subscription {
     /// Frames that may still be handed over before the application must take some.
     pub(crate) room: usize,
     /// Live streams that share the room.
-    pub(crate) streams: usize,
+    pub(crate) sharers: Sharers,
     /// Frames that their publishers were promised room for, and that have not come yet.
     pub(crate) promised: usize,
 }
@@ -146,12 +148,12 @@ impl Subscription {
     /// The room for one of its streams, whose publisher was promised `mine`: its part of the whole queue,
     /// if the others' promises leave as much. One frame there is always room for, so that a queue of fewer
     /// frames than there are streams does not stand still.
-    pub(crate) fn share(&self, mine: usize) -> usize {
+    pub(crate) fn share(&self, mine: usize, busy: bool) -> usize {
         if self.room == 0 {
             return 0;
         }
         let left = self.room.saturating_sub(self.promised.saturating_sub(mine));
-        (self.config.queue / self.streams.max(1)).min(left).max(1)
+        self.sharers.part(self.config.queue, busy).min(left).max(1)
     }
 }
 
@@ -159,6 +161,9 @@ impl Subscription {
 /// is asked for once the stream is known.
 /// Requirements: `R-BOUND-2`.
 const MAX_HELD: usize = 64;
+
+/// A stream is quiet when no frame of it has come for so long.
+const BUSY: Duration = Duration::from_millis(100);
 
 /// A publisher that is silent for twelve idle heartbeats is lost.
 pub(crate) const PUBLISHER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -183,6 +188,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             phase: Phase::unknown(now),
             incarnation: 0,
             last_heard: now,
+            last_frame: None,
             stats: StreamStats::default(),
             attached: Vec::new(),
             next: Sequence(0),
@@ -228,6 +234,11 @@ impl<R: RxFrame> ReceiveStream<R> {
         self.is_wanted() && !self.silent && !self.closed
     }
 
+    /// Whether frames of it came of late.
+    pub(crate) fn is_busy(&self, now: Instant) -> bool {
+        self.last_frame.is_some_and(|at| now.saturating_since(at) < BUSY)
+    }
+
     /// A data or fragment frame.
     /// Requirements: `R-BOUND-4`.
     pub(crate) fn handle_frame(
@@ -254,6 +265,7 @@ impl<R: RxFrame> ReceiveStream<R> {
         if self.attached.is_empty() || self.ended.is_some_and(|end| sequence >= end) {
             return;
         }
+        self.last_frame = Some(now);
         let timing = self.timing(local);
         if self.repairs_wanted {
             self.place(now, sequence, frame, timing, rng, out);

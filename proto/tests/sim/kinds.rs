@@ -260,6 +260,46 @@ fn a_hundred_topics_at_once() {
     });
 }
 
+/// R-STATUS-10: quiet streams keep little of the room that a busy one beside them could use.
+#[test]
+fn a_busy_topic_among_quiet_ones() {
+    for backlog in [usize::MAX, 1024] {
+        each_seed(|seed| {
+            let mut w = World::new(seed, Fabric::default());
+            w.add();
+            let m = w.add_with(|c| c.backlog = backlog);
+            w.subscribe(m, SubscriberConfig::default());
+            for n in 0..100 {
+                let plan = Plan { spare: 4, ..Plan::of(3).whole_frames() };
+                let config = crate::scene::publishing(|c| {
+                    c.topic = format!("quiet/{n}");
+                    c.window = 16;
+                });
+                w.publish(0, config, plan);
+            }
+            w.publish(0, on_topic("busy"), Plan::of(0).whole_frames());
+            w.run_for(2 * SECOND);
+            let start = w.now;
+            w.machines[0].publishers[100].more(start, 20_000);
+            w.touch(0);
+            w.settle(10 * SECOND);
+            let took = w.now.saturating_since(start);
+            assert!(took < Duration::from_millis(40), "{took:?}");
+            assert_eq!((w.subscriber(m).messages(), w.subscriber(m).overflows), (20_300, 0));
+            // And one that was quiet gets its part when it has something to say.
+            let start = w.now;
+            for p in [7, 100] {
+                w.machines[0].publishers[p].more(start, 2_000);
+            }
+            w.touch(0);
+            w.settle(10 * SECOND);
+            let took = w.now.saturating_since(start);
+            assert!(took < Duration::from_millis(25), "{took:?}");
+            assert_eq!(w.subscriber(m).overflows, 0);
+        });
+    }
+}
+
 /// Every publisher of a node gets its turn, however busy another one is.
 /// R-PUBLISH-3.
 #[test]
