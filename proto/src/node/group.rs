@@ -9,7 +9,7 @@ use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
 use crate::publish::PublishStream;
 use crate::subscribe::stream::{ReceiveStream, StreamStats, Subscription};
-use crate::subscribe::{Fate, Sharers, Speaker, StreamInfo, StreamKey};
+use crate::subscribe::{Fate, Sharers, Speaker, StreamInfo, StreamKey, Upstream};
 use crate::time::Instant;
 use crate::wire::control::{self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name};
 use crate::wire::frame::{Frame, FrameError, FrameHeader, FrameKind};
@@ -27,8 +27,9 @@ pub(super) struct Group<T, R> {
     /// Streams whose publishers were silent for long. Should one come back, its subscribers get what
     /// follows, and nothing twice. Together with the others they are bounded by the same number.
     pub(super) dormant: BTreeMap<StreamKey, ReceiveStream<R>>,
-    /// Last words to publishers; bounded by the number of streams.
-    pub(super) farewells: VecDeque<(PeerAddr, StreamKey, Status)>,
+    /// Last words to publishers, and questions to those that may be where another moved; bounded by the
+    /// number of streams and how often each asks.
+    pub(super) words: VecDeque<(PeerAddr, StreamKey, Upstream)>,
     pub(super) counters: GroupCounters,
     /// The numbers of streams that are no longer followed.
     pub(super) past: StreamStats,
@@ -89,7 +90,7 @@ impl<T, R: RxFrame> Group<T, R> {
             subscriptions: BTreeMap::new(),
             streams: BTreeMap::new(),
             dormant: BTreeMap::new(),
-            farewells: VecDeque::new(),
+            words: VecDeque::new(),
             counters: GroupCounters::default(),
             past: StreamStats::default(),
             turn: (PublisherId(0), 0),
@@ -147,7 +148,7 @@ impl<T, R: RxFrame> Group<T, R> {
         for s in self.streams.values_mut() {
             if s.detach(id) {
                 let status = s.farewell(now, &last_words(config, headroom));
-                self.farewells.push_back((s.publisher, s.key, status));
+                self.words.push_back((s.publisher, s.key, Upstream::Status(status)));
             }
         }
         self.dormant.retain(|_, s| !s.detach(id));
@@ -280,7 +281,7 @@ impl<T, R: RxFrame> Group<T, R> {
                         let status =
                             stream.farewell(now, &last_words(input.config, input.headroom));
                         let publisher = stream.publisher;
-                        self.farewells.push_back((publisher, key, status));
+                        self.words.push_back((publisher, key, Upstream::Status(status)));
                     }
                 }
             }
@@ -397,6 +398,9 @@ impl<T, R: RxFrame> Group<T, R> {
         let stream = self.streams.get_mut(&key)?;
         if stream.publisher != input.from && header.kind != FrameKind::Announce {
             self.counters.spoofed += 1;
+            if stream.asks_elsewhere(input.now) {
+                self.words.push_back((input.from, key, Upstream::Query));
+            }
             return None;
         }
         Some(stream)
@@ -404,9 +408,12 @@ impl<T, R: RxFrame> Group<T, R> {
 
     /// Begins to follow a stream, or follows one again.
     fn follow(&mut self, input: &Input<'_, R>, key: StreamKey, kind: FrameKind) -> Option<()> {
-        if let Some(stream) = self.dormant.get(&key) {
+        if let Some(stream) = self.dormant.get_mut(&key) {
             if stream.publisher != input.from && kind != FrameKind::Announce {
                 self.counters.spoofed += 1;
+                if stream.asks_elsewhere(input.now) {
+                    self.words.push_back((input.from, key, Upstream::Query));
+                }
                 return None;
             }
             let stream = self.dormant.remove(&key)?;

@@ -95,8 +95,8 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// frame for it.
     fn poll_streams(&mut self, now: Instant, id: GroupId) -> Option<Transmit<T>> {
         let group = self.groups.get_mut(&id)?;
-        if let Some((to, key, status)) = group.farewells.pop_front() {
-            return self.upstream(id, key, to, &Upstream::Status(status));
+        if let Some((to, key, word)) = group.words.pop_front() {
+            return self.upstream(id, key, to, &word);
         }
         if group.hush {
             return None;

@@ -16,6 +16,9 @@ use crate::wire::control::{Heartbeat, Nak};
 /// two idle heartbeats: a stranger cannot take a live one's place.
 const MOVE_SILENCE: Duration = Duration::from_millis(600);
 
+/// How often such a peer is asked.
+const ASK_ELSEWHERE: Duration = Duration::from_millis(100);
+
 /// What becomes of a stream after its timers were looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -163,6 +166,16 @@ impl<R: RxFrame> ReceiveStream<R> {
     /// where it was, or it was not known.
     pub(crate) fn may_speak(&self, now: Instant, from: PeerAddr) -> bool {
         self.publisher == from || self.is_unknown() || self.is_quiet(now)
+    }
+
+    /// Whether to ask a peer that speaks for this stream from elsewhere who it is: the publisher is silent
+    /// where it was, and what it announced when it moved may have been lost.
+    pub(crate) fn asks_elsewhere(&mut self, now: Instant) -> bool {
+        let asks = self.is_quiet(now) && !self.is_unknown() && now >= self.ask_elsewhere_at;
+        if asks {
+            self.ask_elsewhere_at = now + ASK_ELSEWHERE;
+        }
+        asks
     }
 
     /// Whether the publisher has been silent for so long that it may have gone elsewhere.

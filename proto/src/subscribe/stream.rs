@@ -50,6 +50,8 @@ pub(crate) struct ReceiveStream<R> {
     /// Whether the end was told.
     pub(super) closed: bool,
     pub(super) silent: bool,
+    /// Whoever speaks for the stream from elsewhere is not asked who it is before this.
+    pub(super) ask_elsewhere_at: Instant,
     /// A later life of the node, which is believed once this one is silent.
     pub(super) successor: Option<StreamInfo>,
     /// The last message of the stream was asked for up to here, for latest-only subscriptions.
@@ -206,6 +208,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             ended: None,
             closed: false,
             silent: false,
+            ask_elsewhere_at: now,
             successor: None,
             caught: Sequence(0),
             fell_behind: 0,

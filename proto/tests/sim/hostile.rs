@@ -339,6 +339,47 @@ impl World {
     }
 }
 
+/// A stranger takes the place of a publisher that sleeps. When that wakes up and the stranger is silent,
+/// the stream goes on.
+#[test]
+fn a_sleeping_publishers_place_is_given_back() {
+    crate::seeds::each_seed(|seed| {
+        let plan = Plan::of(0).every(Duration::from_millis(1)).whole_frames();
+        let mut w = crate::scene::plain(seed, Fabric::losing(0.02), 2, plan);
+        w.more(5_000);
+        w.run_for(SECOND);
+        w.pause(0, true);
+        w.run_for(SECOND);
+        let header = w.header_of(0, 0);
+        let stranger = w.address(500);
+        let node = w.machines[0].config.id.0;
+        for _ in 0..10 {
+            let heartbeat = Heartbeat { next: 900, ..Heartbeat::default() };
+            let announce = Announce {
+                node,
+                incarnation: 1,
+                name: "node-0".into(),
+                topic: String::new(),
+                address: stranger.into(),
+                age_us: 0,
+                heartbeat,
+                first: true,
+            };
+            let bytes = control(header, FrameKind::Announce, &announce);
+            for m in [1, 2] {
+                w.inject(stranger, m, true, &bytes);
+            }
+            w.run_for(SECOND / 10);
+        }
+        w.resume(0);
+        w.settle_among_strangers(30 * SECOND);
+        for s in w.subscribers() {
+            assert_eq!(s.messages() + s.lost_frames(), 5_000);
+            assert!(s.messages() > 3_000, "{}", s.messages());
+        }
+    });
+}
+
 /// A million lives from one peer: none of them is followed for long, the stream beside is.
 #[test]
 fn a_million_sessions_of_one_peer() {

@@ -1,11 +1,16 @@
 //! Several subscriptions in one node, their reliabilities, topics, and one's own messages.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use qcast_proto::publish::{Hold, PublisherConfig};
+use qcast_proto::addr::NodeId;
+use qcast_proto::node::{GroupId, Node, NodeConfig};
+use qcast_proto::publish::{Hold, Outbox, PublisherConfig};
 use qcast_proto::subscribe::{Reliability, SubscriberConfig, TopicPattern};
+use qcast_proto::time::Instant;
 use qcast_proto::wire::frame::FrameKind;
 
+use crate::buffers::{Living, Received, Slot};
 use crate::fabric::Fabric;
 use crate::publisher::Plan;
 use crate::scene::{SECOND, is_joined, on_topic, plain, reliability, scene, topic, with};
@@ -325,6 +330,38 @@ fn publishers_of_a_node_take_turns() {
             w.subscriber(m).follows[&key].messages == 1
         });
     });
+}
+
+/// A node's groups take turns, each with a run of frames.
+#[test]
+fn groups_of_a_node_take_turns() {
+    let now = Instant::ZERO;
+    let living = Living::default();
+    let mut node: Node<Slot, Received> = Node::new(now, NodeConfig::new(NodeId(1), 1, "n"), 1);
+    let w = World::new(1, Fabric::default());
+    for (n, name) in ["a", "b", "c"].iter().enumerate() {
+        let group = node.join(name, w.address(n));
+        let (id, header) =
+            node.open_publisher(now, group, PublisherConfig::default()).expect("joined");
+        let frames = (0..200).map(|_| Slot::new(512, &living)).collect();
+        let mut outbox = Outbox::new(header, 512, frames);
+        while outbox.push(&[7; 400]).is_ok() {}
+        while let Some(frame) = outbox.take() {
+            node.publish(id, frame);
+        }
+    }
+    let mut runs: Vec<(GroupId, u32)> = Vec::new();
+    for _ in 0..600 {
+        let t = node.poll_transmit(now).expect("all frames can be sent");
+        match runs.last_mut() {
+            Some((group, run)) if *group == t.group => *run += 1,
+            _ => runs.push((t.group, 1)),
+        }
+        node.handle_sent(t.token, t.frame);
+    }
+    assert!(runs[..15].iter().all(|(_, run)| *run == 32), "{runs:?}");
+    let first: BTreeSet<_> = runs[..3].iter().map(|(group, _)| group).collect();
+    assert_eq!(first.len(), 3, "{runs:?}");
 }
 
 /// A node that publishes without pause still says what it lacks, and how far it is.

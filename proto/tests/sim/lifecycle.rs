@@ -439,6 +439,32 @@ fn nodes_move() {
     }
 }
 
+/// R-SPOOF-2: a node moves, and all that it announces for a while is lost; or it does while the others
+/// have been told that it is lost, or have put it to sleep.
+#[test]
+fn nodes_move_unheard() {
+    for silence in [Duration::ZERO, 5 * SECOND, 30 * SECOND] {
+        each_seed(|seed| {
+            let slow = paced().every(Duration::from_millis(10));
+            let mut w = plain(seed, Fabric::losing(0.02), 2, slow);
+            w.more(6_000);
+            w.run_for(SECOND);
+            w.cut_off(&[0]);
+            w.run_for(silence);
+            w.readdress(0);
+            w.run_for(4 * SECOND);
+            w.heal();
+            w.rule(|f| f.kind == FrameKind::Announce && f.multicast);
+            w.settle(80 * SECOND);
+            for s in w.subscribers() {
+                assert_eq!((s.count(is_publisher_lost), s.count(is_publisher_back)), (1, 1));
+                assert_eq!((s.messages() + s.lost_frames(), s.count(is_joined)), (6_000, 1));
+            }
+            assert_eq!(w.publisher().stats.receivers, 2);
+        });
+    }
+}
+
 /// A subscription opened while the publisher is silent begins when it speaks again.
 #[test]
 fn joining_a_silent_stream() {
