@@ -9,6 +9,7 @@ mod attach;
 mod attachment;
 mod gaps;
 mod hear;
+mod lose;
 mod pattern;
 mod share;
 mod speak;

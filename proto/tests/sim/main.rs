@@ -8,6 +8,7 @@ mod buffers;
 mod fabric;
 mod follow;
 mod machine;
+mod medium;
 mod publisher;
 mod scene;
 mod seeds;
