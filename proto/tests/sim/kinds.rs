@@ -247,6 +247,8 @@ fn room_is_by_topic() {
 fn a_hundred_topics_at_once() {
     each_seed(|seed| {
         let mut w = World::new(seed, Fabric::losing(0.1));
+        // With bad luck more descriptions are lost than may be waited for at once.
+        w.refuses = true;
         w.add();
         for _ in 0..2 {
             let m = w.add();
