@@ -98,6 +98,16 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until a node has read from its socket all that the members of a group on another have sent so
+/// far: what a socket holds when a subscriber opens counts as sent after it.
+pub(crate) fn read_all(from: &Group, at: &Group) {
+    let mut marker = at.subscriber().topics("marker").open().unwrap();
+    let mut publisher = from.publisher().topic("marker").open().unwrap();
+    assert_eq!(publisher.wait_for(1, DEADLINE), 1, "nobody marks the end");
+    publisher.send(b"the end").unwrap();
+    assert_eq!(&*message(&mut marker), b"the end");
+}
+
 /// Nothing but notices of publishers that came is there for this long.
 pub(crate) fn silence(subscriber: &mut Subscriber, time: Duration) {
     let deadline = now() + time;
