@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::addr::{PeerAddr, Sequence};
+use crate::diagnosis::DiagnosisEvent;
+use crate::discovery::DiscoveryEvent;
 use crate::publish::PublisherEvent;
 use crate::subscribe::{Notice, StreamKey};
 
@@ -65,6 +67,10 @@ pub enum Event<R> {
         /// How long it had been missing.
         waited: Duration,
     },
+    /// Something about the members of a group.
+    Diagnosis(DiagnosisEvent),
+    /// Something about services.
+    Discovery(DiscoveryEvent),
 }
 
 /// Where a frame goes.

@@ -56,6 +56,12 @@ pub enum FrameKind {
     Gone = 8,
     /// A publisher's word to a subscriber that stayed behind: it is no longer waited for.
     Released = 9,
+    /// A node's word about the groups that it is in.
+    GroupNotice = 16,
+    /// A node's services.
+    Service = 17,
+    /// A question for services.
+    ServiceQuery = 18,
 }
 
 impl FrameKind {
@@ -71,6 +77,9 @@ impl FrameKind {
             7 => Self::Nak,
             8 => Self::Gone,
             9 => Self::Released,
+            16 => Self::GroupNotice,
+            17 => Self::Service,
+            18 => Self::ServiceQuery,
             _ => return None,
         })
     }
@@ -87,6 +96,9 @@ impl FrameKind {
             Self::Nak => "nak",
             Self::Gone => "gone",
             Self::Released => "released",
+            Self::GroupNotice => "group-notice",
+            Self::Service => "service",
+            Self::ServiceQuery => "service-query",
         }
     }
 }

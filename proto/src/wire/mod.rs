@@ -16,4 +16,7 @@ pub mod frame;
 mod gf2;
 pub mod icrc;
 pub mod ip;
+pub mod list;
+pub mod notice;
 pub mod roce;
+pub mod service;
