@@ -13,6 +13,7 @@
 //!   in a [`DeviceEvent`].
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
+pub(crate) mod absent;
 mod agenda;
 pub mod buf;
 pub mod fault;
@@ -368,8 +369,12 @@ pub enum DeviceEvent {
     SrqLimit,
     /// The port's link, GID or MTU changed: ask [`Device::port`].
     PortChanged,
-    /// The device is gone.
-    Lost,
+    /// The device is gone: nothing of it works any more. What is posted comes back when its queue pairs are destroyed.
+    /// Drop it soon: whoever takes it away may wait for that.
+    Lost {
+        /// How that was noticed.
+        cause: &'static str,
+    },
 }
 
 /// A port's counters.
@@ -393,6 +398,23 @@ pub struct PortCounters {
     pub malformed: u64,
     /// Datagrams that the fault wrapper dropped on purpose.
     pub injected_drops: u64,
+}
+
+impl std::ops::Add for PortCounters {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            sent: self.sent + more.sent,
+            received: self.received + more.received,
+            qkey_violations: self.qkey_violations + more.qkey_violations,
+            out_of_buffer: self.out_of_buffer + more.out_of_buffer,
+            overruns: self.overruns + more.overruns,
+            icrc_errors: self.icrc_errors + more.icrc_errors,
+            malformed: self.malformed + more.malformed,
+            injected_drops: self.injected_drops + more.injected_drops,
+        }
+    }
 }
 
 /// See [`Device::sources`].
@@ -479,6 +501,9 @@ pub enum DeviceError {
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]
     Unresolved(Gid),
+    /// The device was taken away, and is not there again yet.
+    #[error("the device is gone; the node waits for it to come back (its events tell)")]
+    Gone,
     /// The device does not offer this.
     #[error("the device does not support {0}")]
     Unsupported(&'static str),

@@ -6,6 +6,7 @@ use super::soft::{SoftConfig, SoftDevice, SoftOpenError};
 use super::spec::{DeviceSpec, SoftAddress, VerbsSpec};
 #[cfg(feature = "verbs")]
 use super::verbs;
+use crate::engine::loss::Reopen;
 
 /// How a device is opened.
 #[derive(Clone, Debug)]
@@ -28,6 +29,16 @@ pub fn open(spec: &DeviceSpec, options: DeviceOptions) -> Result<Box<dyn Device>
         DeviceSpec::Auto => open_auto(options),
         DeviceSpec::Verbs(verbs) => open_verbs(verbs, options),
     }
+}
+
+/// How a node opens its device anew after it has lost `device`, which `spec` led to.
+pub(crate) fn reopener(spec: &DeviceSpec, options: DeviceOptions, device: &dyn Device) -> Reopen {
+    // What `auto` found is looked for by its name: something else would be another network.
+    let spec = match spec {
+        DeviceSpec::Auto => device.caps().name.parse().unwrap_or_default(),
+        named => named.clone(),
+    };
+    Box::new(move || Ok(open(&spec, options.clone())?))
 }
 
 fn open_soft(

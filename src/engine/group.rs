@@ -32,6 +32,8 @@ pub(super) struct EngineGroup {
     pub(super) ah: AhId,
     /// What is to be posted.
     pub(super) queue: VecDeque<SendWr>,
+    /// Sends that are posted and have not ended.
+    pub(super) posted: usize,
     /// Whether the last post was refused, and that was logged.
     pub(super) refused: bool,
     /// Whether the protocol was told not to give more to send.
@@ -53,9 +55,11 @@ pub(super) struct Joining {
 pub(crate) type JoinOutcome = Result<GroupId, JoinFailure>;
 
 /// Why a join failed. Nothing is left of it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum JoinFailure {
+    #[error(transparent)]
     Device(DeviceError),
+    #[error("the join got no answer in time")]
     Timeout,
 }
 
@@ -129,6 +133,7 @@ impl Engine {
             attached: Some(qp),
             ah,
             queue: VecDeque::new(),
+            posted: 0,
             refused: false,
             blocked: false,
             recovery: Recovery::default(),
@@ -158,7 +163,7 @@ impl Engine {
 
     fn end_join(&mut self, now: Instant, joining: &Joining, failure: JoinFailure) {
         match joining.replaces {
-            Some(id) => self.replace_failed(now, id),
+            Some(id) => self.replace_failed(now, id, &failure.to_string()),
             None => self.joined.push((joining.ticket, Err(failure))),
         }
     }

@@ -338,7 +338,7 @@ fn port() {
     assert!(matches!(look(&mut rig), Some(DeviceEvent::PortChanged)));
     rig.post(wrs);
     assert!(ip("link delete wire"));
-    assert!(matches!(look(&mut rig), Some(DeviceEvent::Lost)));
+    assert!(matches!(look(&mut rig), Some(DeviceEvent::Lost { .. })));
     assert!(look(&mut rig).is_none());
     let error = rig.join("239.193.1.2").unwrap_err();
     assert!(matches!(error, DeviceError::Os { .. }), "{error:?}");

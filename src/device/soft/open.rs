@@ -104,7 +104,9 @@ impl SoftDevice {
             Ok(None) => {
                 self.lost = true;
                 self.active = false;
-                self.inbox.events.push_back(DeviceEvent::Lost);
+                self.inbox
+                    .events
+                    .push_back(DeviceEvent::Lost { cause: "its network interface is gone" });
                 return;
             }
             Err(error) => {

@@ -1,8 +1,11 @@
 //! Devices: which there are, why there is none, and an open one.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::raw::c_int;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -72,10 +75,24 @@ fn name_of(device: NonNull<sys::ibv_device>) -> String {
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
+/// Where sysfs lists the device for programs: `/sys/class/infiniband_verbs/uverbs0`.
+fn path_of(device: NonNull<sys::ibv_device>) -> PathBuf {
+    // SAFETY: the device is in a list that has not been freed: callers iterate over one.
+    let path = unsafe { &device.as_ref().dev_path };
+    let bytes: Vec<u8> = path.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn file_number(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|file| file.ino())
+}
+
 /// An open device. Everything made on it keeps it open.
 #[derive(Debug)]
 pub(super) struct Context {
     raw: NonNull<sys::ibv_context>,
+    /// Where sysfs lists the device, and the number of that file.
+    listed: Option<(PathBuf, u64)>,
 }
 
 // SAFETY: libibverbs allows every verb on a context from every thread, several at once (ibv_open_device(3), and
@@ -99,7 +116,9 @@ impl Context {
             let raw = unsafe { sys::ibv_open_device(device.as_ptr()) };
             let raw = ret::pointer("ibv_open_device", raw)
                 .map_err(|source| VerbsOpenError::Open { name: name.into(), source })?;
-            return Ok(Arc::new(Self { raw }));
+            let path = path_of(device);
+            let listed = file_number(&path).map(|number| (path, number));
+            return Ok(Arc::new(Self { raw, listed }));
         }
         if have.is_empty() {
             return Err(presence::why_no_device(presence::ROOT.as_ref()));
@@ -109,6 +128,12 @@ impl Context {
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// Whether the kernel still lists the device: not once it is being taken away. Another device, also one of the
+    /// same name, has a file of its own.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.as_ref().is_none_or(|(path, number)| file_number(path) == Some(*number))
     }
 
     pub(super) fn query_device(&self) -> Result<sys::ibv_device_attr, DeviceError> {

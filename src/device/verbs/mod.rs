@@ -50,6 +50,7 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use nix::libc;
 use qcast_proto::addr::{Gid, Qpn, ROCE_PORT};
 use qcast_proto::qp::{ModifyContext, QpAttrs, QpState, QpType};
 use qcast_proto::time::Instant;
@@ -64,7 +65,7 @@ pub use self::mcast::JoinBy;
 use self::mcast::{CmChannel, Membership};
 use self::open::Port;
 pub use self::open::VerbsConfig;
-use self::pd::{Mr, Pd};
+use self::pd::{Mr, Pd, Slabs};
 use self::qp::Qp;
 use self::srq::Posted;
 use super::{
@@ -74,8 +75,8 @@ use super::{
 
 /// A real device; see the [module](self).
 ///
-/// Dropping it leaves its groups and destroys what is its own. Memory of buffers that are still held stays registered,
-/// and the device open, until they are dropped.
+/// Dropping it leaves its groups and destroys what is its own, and the device is closed, as soon as an address that is
+/// just being resolved has been or has not. Buffers that are still held keep their memory and lose its registration.
 pub struct VerbsDevice {
     // In the order in which they are to be dropped: what refers to others comes before them.
     memberships: Vec<Membership>,
@@ -84,6 +85,8 @@ pub struct VerbsDevice {
     numbers: BTreeMap<Qpn, QpId>,
     ahs: AhTable,
     posted: Posted,
+    #[expect(dead_code, reason = "it takes memory back when it is dropped, after the queues")]
+    slabs: Slabs,
     recv_cq: Arc<Cq>,
     /// Whether an event will tell of the next receive.
     recv_armed: bool,
@@ -301,6 +304,9 @@ impl VerbsDevice {
         let before = qp.state;
         if let Err(error) = qp.query() {
             tracing::debug!(qpn = %qp.number, %error, "a queue pair could not be queried");
+            if is_gone(&error) {
+                return self.lose("ibv_query_qp says so");
+            }
         }
         self.note_state(id, before);
     }
@@ -325,6 +331,11 @@ impl Drop for VerbsDevice {
             }
         }
     }
+}
+
+/// Whether an error means that there is no device any more.
+fn is_gone(error: &DeviceError) -> bool {
+    matches!(ret::errno(error), Some(libc::EIO | libc::ENODEV))
 }
 
 const NO_QP: DeviceError = DeviceError::NoSuch("queue pair");

@@ -16,7 +16,7 @@ use super::device::Context;
 use super::error::VerbsOpenError;
 use super::gid::{self, Entry};
 use super::mcast::{CmChannel, JoinBy};
-use super::pd::Pd;
+use super::pd::{Pd, Slabs};
 use super::qp::Qp;
 use super::srq::{Posted, Srq};
 use super::{VerbsDevice, memlock};
@@ -131,6 +131,7 @@ impl VerbsDevice {
             numbers: BTreeMap::new(),
             ahs,
             posted: Posted::new(&srq, srq_depth),
+            slabs: Slabs(Arc::clone(&pd)),
             recv_cq,
             recv_armed: false,
             done: VecDeque::new(),

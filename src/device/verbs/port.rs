@@ -10,7 +10,7 @@ use super::gid;
 use super::mcast::{self, JoinBy, Membership, State};
 use super::modify::raw_av;
 use super::open::{active_mtu, is_active, local_address};
-use super::{NO_QP, VerbsDevice, ret};
+use super::{NO_QP, VerbsDevice, is_gone, ret};
 use crate::device::{AhAttrs, AhId, AhStatus, DeviceError, DeviceEvent, QpId};
 
 impl VerbsDevice {
@@ -19,12 +19,16 @@ impl VerbsDevice {
         if self.lost {
             return;
         }
+        // A device that is being taken away may go on to answer for as long as it is open.
+        if !self.context.is_listed() {
+            return self.lose("it is no longer listed");
+        }
         let attr = match self.context.query_port(self.port.number) {
             Ok(attr) => attr,
             Err(error) => {
                 tracing::debug!(device = %self.caps.name, %error, "the port could not be queried");
-                if matches!(ret::errno(&error), Some(libc::EIO | libc::ENODEV)) {
-                    self.lose();
+                if is_gone(&error) {
+                    self.lose("ibv_query_port says so");
                 }
                 return;
             }
@@ -57,12 +61,12 @@ impl VerbsDevice {
     }
 
     /// Tells, once, that the device is gone.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn lose(&mut self, cause: &'static str) {
         if !self.lost {
-            tracing::error!(device = %self.caps.name, "the device is gone");
+            tracing::debug!(device = %self.caps.name, cause, "the device is gone");
             self.lost = true;
             self.port.active = false;
-            self.events.push_back(DeviceEvent::Lost);
+            self.events.push_back(DeviceEvent::Lost { cause });
         }
     }
 

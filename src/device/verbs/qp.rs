@@ -176,8 +176,14 @@ impl Qp {
                 return Err(DeviceError::TooLarge { len, max: mtu });
             }
             let owner = self.pd.as_ptr().addr();
-            let (addr, length, mut lkey) =
-                send.buf.registered(owner).ok_or(DeviceError::Unregistered)?;
+            let (addr, length, mut lkey) = match send.buf.registered(owner) {
+                Some(registered) => registered,
+                None => {
+                    // Memory that was registered with a device that is gone: once for each slab.
+                    send.buf.renew(&self.pd)?;
+                    send.buf.registered(owner).ok_or(DeviceError::Unregistered)?
+                }
+            };
             let mut wr = sys::ibv_send_wr::zeroed();
             wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
             wr.num_sge = 1;
@@ -331,8 +337,8 @@ impl Qp {
         // SAFETY: the queue pair was not destroyed yet, as `gone` tells, and nothing refers to it: it is attached to no
         // group, or the kernel refuses; its asynchronous events are acknowledged as they are taken.
         let code = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
-        // EIO: the device is gone, and with it all that was on it.
-        self.gone = code == 0 || code == libc::EIO;
+        // The device is gone, and with it all that was on it.
+        self.gone = matches!(code, 0 | libc::EIO | libc::ENODEV);
         if self.gone { Ok(()) } else { ret::returned("ibv_destroy_qp", code) }
     }
 }

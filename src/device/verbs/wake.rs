@@ -95,7 +95,7 @@ impl VerbsDevice {
                 CmEvent::Joined(way) => Ok(way),
                 CmEvent::Failed(error) => Err(error),
                 CmEvent::Removed => {
-                    self.lose();
+                    self.lose("rdma_cm says that it is being removed");
                     continue;
                 }
             };
@@ -126,7 +126,7 @@ impl VerbsDevice {
                 tracing::error!(device = %self.caps.name, ?event, "a queue of the device is broken");
                 self.look_after();
             }
-            AsyncEvent::Fatal => self.lose(),
+            AsyncEvent::Fatal => self.lose("DEVICE_FATAL"),
             AsyncEvent::Other(_) => {}
         }
     }
