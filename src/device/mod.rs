@@ -203,6 +203,8 @@ pub struct DeviceCaps {
     pub pkeys: u16,
     /// Ports of the device.
     pub ports: u8,
+    /// The state of a new queue pair: RESET, or RTS where rdma_cm makes it (C-STATE-1).
+    pub new_qp: QpState,
 }
 
 /// A port as it is now.
@@ -497,6 +499,33 @@ pub enum DeviceError {
         interface: String,
         /// The kind of route that is needed: `local` on loopback, `multicast` elsewhere.
         kind: &'static str,
+    },
+    /// The device takes no more queue pairs into groups: one of its three limits is reached, and it does not say which.
+    #[error(
+        "the device attaches no more queue pairs to groups: {attached} are attached by this node, and it takes \
+         {groups} groups, {of_group} queue pairs in one group and {in_all} attachments in all, by all programs together; \
+         leave groups, or let programs of this host share a node"
+    )]
+    AttachLimit {
+        /// Attachments of this node.
+        attached: usize,
+        /// `max_mcast_grp`.
+        groups: u32,
+        /// `max_mcast_qp_attach`.
+        of_group: u32,
+        /// `max_total_mcast_qp_attach`.
+        in_all: u32,
+    },
+    /// The port has no IPoIB interface with an address, by which rdma_cm could find it.
+    #[error(
+        "{device}: groups on InfiniBand are joined through an IPoIB interface of the port, and none with an IP address is \
+         in its partition {pkey:#06x}; bring it up (ip link set ib0 up) and give it an address (ip address add ... dev ib0)"
+    )]
+    NoIpoib {
+        /// The device and port.
+        device: String,
+        /// The partition of queue pairs.
+        pkey: u16,
     },
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]

@@ -63,8 +63,7 @@ fn disturbed<D: Device + 'static>(device: D, fault: Option<FaultPlan>) -> Box<dy
 #[cfg(feature = "verbs")]
 fn open_auto(options: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
     for name in verbs::list_devices().unwrap_or_default() {
-        let spec = VerbsSpec { name, port: None, gid_index: None };
-        match open_verbs(&spec, options.clone()) {
+        match open_verbs(&VerbsSpec::new(name), options.clone()) {
             Ok(device) => return Ok(device),
             Err(error) => tracing::info!(%error, "a real device is left out"),
         }

@@ -16,7 +16,7 @@
 //! queue pair to ERR again. When the port is up all begin anew.
 
 use qcast_proto::node::GroupId;
-use qcast_proto::qp::QpState;
+use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::time::{Duration, Instant};
 
 use super::event::{NodeEvent, Trouble};
@@ -156,6 +156,12 @@ impl Engine {
     /// How often queue pairs came back.
     pub fn recovery_stats(&self) -> RecoveryStats {
         self.recovery
+    }
+
+    /// Moves a group's queue pair to ERR, past all that would bring it back.
+    pub(crate) fn break_qp(&mut self, id: GroupId) -> Result<(), DeviceError> {
+        let g = self.groups.get(&id).ok_or(DeviceError::NoSuch("group"))?;
+        self.device.modify_qp(g.qp, &QpAttrs::to(QpState::Err))
     }
 
     /// There is a sign that a queue pair is not in RTS.

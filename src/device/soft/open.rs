@@ -54,6 +54,7 @@ impl SoftDevice {
             counts_drops: true,
             pkeys: 1,
             ports: 1,
+            new_qp: qcast_proto::qp::QpState::Reset,
         };
         tracing::info!(device = %caps.name, address = %local, mtu, backlog = caps.backlog, "opened");
         let mut device = Self {
