@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Gid, QKey, group_address, group_address_v6};
-use qcast_proto::node::{GroupCounters, GroupId};
+use qcast_proto::node::{CONTROL_GROUP, GroupCounters, GroupId};
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
 use crate::device::DeviceError;
@@ -152,6 +152,9 @@ impl GroupBuilder {
         if self.name.is_empty() || !is_sound_name(&self.name) {
             return Err(JoinError::Name(self.name));
         }
+        if self.name == CONTROL_GROUP {
+            return Err(JoinError::Reserved);
+        }
         let mgid = self.mgid.unwrap_or_else(|| match self.node.device().gid.ip() {
             IpAddr::V4(_) => IpAddr::V4(group_address(&self.name)),
             IpAddr::V6(_) => IpAddr::V6(group_address_v6(&self.name)),
@@ -174,6 +177,11 @@ impl GroupBuilder {
             JoinFailure::Device(error) => JoinError::Device(error),
             JoinFailure::Timeout => JoinError::Timeout(mgid),
         })?;
+        if self.node.has_control() {
+            // In the background, and after the group that was asked for.
+            runtime.engine().want_control();
+            runtime.wake();
+        }
         let inner = Inner { node: self.node.clone(), id, name: self.name, mgid, qkey };
         Ok(Group { inner: Arc::new(inner) })
     }
@@ -188,6 +196,11 @@ pub enum JoinError {
         "{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters"
     )]
     Name(String),
+    /// The name is the control group's.
+    #[error(
+        "{CONTROL_GROUP:?} is the name of the control group, which every node is in; use another"
+    )]
+    Reserved,
     /// The device refused.
     #[error(transparent)]
     Device(DeviceError),

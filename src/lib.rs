@@ -45,6 +45,7 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+mod discovery;
 pub mod engine;
 mod event;
 mod group;
@@ -59,6 +60,8 @@ pub use device::PortCounters;
 pub use device::fault::{FaultPlan, FaultPlanError};
 pub use device::open::OpenDeviceError;
 pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
+pub use discovery::{AnnounceError, Announcement, BrowseError, Browser, ResolveError};
+pub use engine::control::{AnnouncementEvent, ServiceEvent};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
 pub use event::NodeEvents;
@@ -67,6 +70,10 @@ pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
 pub use qcast_proto::addr::{NodeId, QKey, QKeyError, Sequence};
+pub use qcast_proto::diagnosis::{DiagnosisCounters, Noticed, PathDifference, SeenGroup};
+pub use qcast_proto::discovery::{
+    DiscoveryCounters, Found as FoundService, Owner as ServiceOwner, Service, ServiceError,
+};
 pub use qcast_proto::node::{GroupCounters, StreamStats};
 pub use qcast_proto::publish::{
     Closed, FlowPolicy, Hold, PublisherEvent, PublisherStats, Receiver,

@@ -4,12 +4,16 @@
 //! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
+mod announce;
 mod bench;
+mod browse;
 mod clock;
 mod completions;
 mod decode;
 mod demo;
 mod exit;
+mod groups;
+mod happenings;
 mod incoming;
 mod input;
 mod listen;
@@ -52,6 +56,10 @@ enum Command {
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
     Decode(decode::DecodeArgs),
+    Announce(announce::AnnounceArgs),
+    Browse(browse::BrowseArgs),
+    Resolve(browse::ResolveArgs),
+    Groups(groups::GroupsArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     Demo(demo::DemoArgs),
@@ -79,6 +87,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
         Command::Decode(args) => decode(&args),
+        Command::Announce(args) => announce::run(&args),
+        Command::Browse(args) => browse::run(&args),
+        Command::Resolve(args) => browse::resolve(&args),
+        Command::Groups(args) => groups::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),

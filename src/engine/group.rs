@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use qcast_proto::addr::{Gid, Psn, QKey};
-use qcast_proto::node::{FrameToken, GroupId, Node};
+use qcast_proto::node::{CONTROL_GROUP, FrameToken, GroupId, Node};
 use qcast_proto::qp::{Attr, Path, QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
@@ -125,7 +125,13 @@ impl Engine {
             return self.replaced(now, id, qp, ah);
         }
         let address = self.address(qp);
-        let id = self.node.join(&setup.name, address);
+        let id = if setup.name == CONTROL_GROUP {
+            self.node.join_control(now, address)
+        } else {
+            let id = self.node.join(&setup.name, address);
+            self.describe(now, id, &setup);
+            id
+        };
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
         let group = EngineGroup {
             setup,

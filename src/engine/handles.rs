@@ -101,6 +101,8 @@ impl Engine {
         let mut wakers = self.take_wakers();
         wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         self.events.close(&mut wakers);
+        self.close_control();
+        wakers.append(&mut self.wakers);
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();
@@ -209,6 +211,14 @@ impl Engine {
                 }
                 Event::Repaired { waited } => {
                     self.repair_times.record(waited);
+                    continue;
+                }
+                Event::Diagnosis(event) => {
+                    self.tell_diagnosis(event);
+                    continue;
+                }
+                Event::Discovery(event) => {
+                    self.tell_discovery(event);
                     continue;
                 }
                 _ => continue,

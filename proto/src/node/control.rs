@@ -33,9 +33,11 @@ pub fn control_qkey() -> QKey {
 #[derive(Debug, Default)]
 pub(super) struct Control {
     link: Option<Link>,
-    pub(super) diagnosis: Diagnosis,
-    pub(super) discovery: Discovery,
+    diagnosis: Diagnosis,
+    discovery: Discovery,
     counters: GroupCounters,
+    /// When something is due. Data frames are sent between any two looks at it, so it is not found anew each time.
+    due: Option<Instant>,
 }
 
 /// The joined group.
@@ -57,23 +59,39 @@ impl Control {
         self.counters
     }
 
-    pub(super) fn leave(&mut self) {
-        self.link = None;
+    /// This node leaves a group: it may be this one.
+    pub(super) fn leave(&mut self, now: Instant, group: GroupId) {
+        if self.is(group) {
+            self.link = None;
+        }
+        self.diagnosis.leave(now, group);
+        self.look();
     }
 
     pub(super) fn forgive(&mut self, pause: Duration) {
         self.diagnosis.forgive(pause);
         self.discovery.forgive(pause);
+        self.look();
+    }
+
+    /// Finds when something is due. To be called after every change.
+    fn look(&mut self) {
+        let able = self.link.as_ref().is_some_and(|link| link.blocked.is_none());
+        let due = [self.diagnosis.poll_timeout(), self.discovery.poll_timeout()];
+        self.due = due.into_iter().flatten().min().filter(|_| able);
     }
 
     /// Says whether frames cannot leave for now; gives how long they could not.
     pub(super) fn set_blocked(&mut self, now: Instant, blocked: bool) -> Duration {
         let Some(link) = &mut self.link else { return Duration::ZERO };
-        if blocked {
+        let pause = if blocked {
             link.blocked.get_or_insert(now);
-            return Duration::ZERO;
-        }
-        link.blocked.take().map_or(Duration::ZERO, |since| now.saturating_since(since))
+            Duration::ZERO
+        } else {
+            link.blocked.take().map_or(Duration::ZERO, |since| now.saturating_since(since))
+        };
+        self.look();
+        pause
     }
 
     pub(super) fn readdress(&mut self, now: Instant, address: PeerAddr) {
@@ -83,18 +101,19 @@ impl Control {
             link.address = address;
             self.diagnosis.start(now);
             self.discovery.start(now);
+            self.look();
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.link.as_ref().filter(|link| link.blocked.is_none())?;
-        [self.diagnosis.poll_timeout(), self.discovery.poll_timeout()].into_iter().flatten().min()
+        self.due
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|due| due <= now) {
             self.diagnosis.handle_timeout(now);
             self.discovery.handle_timeout(now);
+            self.look();
         }
     }
 
@@ -112,24 +131,28 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         self.control_group.link = Some(Link { id, address, session, blocked: None });
         self.control_group.diagnosis.start(now);
         self.control_group.discovery.start(now);
+        self.control_group.look();
         id
     }
 
     /// Says what all members of a joined group must agree in: others are told on the control group.
     pub fn describe(&mut self, now: Instant, group: GroupId, name: &str, checks: Checks) {
         self.control_group.diagnosis.join(now, group, name, checks);
+        self.control_group.look();
     }
 
     /// The greatest payload in a group has changed.
     pub fn set_mtu(&mut self, now: Instant, group: GroupId, mtu: usize) {
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
         self.control_group.diagnosis.set_mtu(now, group, mtu);
+        self.control_group.look();
     }
 
     /// Says on the control group that this node leaves a group. [`Node::leave`] does, too, but what it says
     /// leaves only with the next [`Node::poll_transmit`].
-    pub fn part(&mut self, now: Instant, group: GroupId) {
-        self.control_group.diagnosis.leave(now, group);
+    pub fn part(&mut self, group: GroupId) {
+        self.control_group.diagnosis.leave(self.last_turn, group);
+        self.control_group.look();
     }
 
     /// The groups that nodes say they are in.
@@ -140,6 +163,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Asks all nodes which groups they are in.
     pub fn ask_groups(&mut self, now: Instant) {
         self.control_group.diagnosis.ask(now);
+        self.control_group.look();
     }
 
     /// Announces a service.
@@ -148,7 +172,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// It breaks a bound. Nothing was changed.
     pub fn announce(&mut self, now: Instant, service: Service) -> Result<ServiceId, ServiceError> {
         service.check()?;
-        Ok(self.control_group.discovery.announce(now, service))
+        let id = self.control_group.discovery.announce(now, service);
+        self.control_group.look();
+        Ok(id)
     }
 
     /// Changes what is said of a service; its type and name stay as they are.
@@ -163,6 +189,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     ) -> Result<(), ServiceError> {
         service.check()?;
         self.control_group.discovery.update(now, id, service);
+        self.control_group.look();
         Ok(())
     }
 
@@ -170,6 +197,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn withdraw(&mut self, now: Instant, id: ServiceId) {
         let here = self.here().gid;
         self.control_group.discovery.withdraw(now, id, here);
+        self.control_group.look();
     }
 
     /// Whether the end of a service is still being said.
@@ -181,17 +209,21 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn browse(&mut self, now: Instant, filter: Filter) -> BrowseId {
         let address = self.here();
         let here = Owner { node: self.config.id, incarnation: self.config.incarnation, address };
-        self.control_group.discovery.browse(now, filter, &here, &self.config.name)
+        let id = self.control_group.discovery.browse(now, filter, &here, &self.config.name);
+        self.control_group.look();
+        id
     }
 
     /// Looks for them no longer.
     pub fn stop_browse(&mut self, id: BrowseId) {
         self.control_group.discovery.stop(id);
+        self.control_group.look();
     }
 
     /// A life of a node is known to be over: what it offered has ended.
     pub fn handle_failure(&mut self, now: Instant, node: crate::addr::NodeId, incarnation: u64) {
         self.control_group.discovery.handle_failure(now, node, incarnation);
+        self.control_group.look();
     }
 
     /// What the control group dropped and refused.
@@ -268,14 +300,20 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         if !understood {
             self.control_group.counters.malformed += 1;
         }
+        self.control_group.look();
     }
 
     /// What is to be said on the control group.
     pub(super) fn poll_control(&mut self, now: Instant) -> Option<Transmit<T>> {
-        let due = self.control_group.poll_timeout()?;
-        if due > now || self.control.is_empty() {
+        if self.control_group.due? > now || self.control.is_empty() {
             return None;
         }
+        let transmit = self.poll_said(now);
+        self.control_group.look();
+        transmit
+    }
+
+    fn poll_said(&mut self, now: Instant) -> Option<Transmit<T>> {
         let link = self.control_group.link.as_ref()?;
         let (id, address, session) = (link.id, link.address, link.session);
         let config = &self.config;

@@ -148,10 +148,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Leaves a group, with all that is open in it, at once. To part in good order, close publishers
     /// and subscribers first.
     pub fn leave(&mut self, group: GroupId) {
-        if self.control_group.is(group) {
-            self.control_group.leave();
-        }
-        self.control_group.diagnosis.leave(self.last_turn, group);
+        self.control_group.leave(self.last_turn, group);
         self.groups.remove(&group);
     }
 

@@ -124,7 +124,7 @@ impl World {
     }
 
     pub(crate) fn leave(&mut self, index: usize, group: GroupId) {
-        self.members[index].node.part(self.now, group);
+        self.members[index].node.part(group);
         self.members[index].node.leave(group);
         self.pump(index);
     }
