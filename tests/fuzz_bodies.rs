@@ -37,6 +37,20 @@ fn frames_and_control_bodies() {
         around(&frame, bodies::frame);
         around(body, bodies::control);
     }
+    for (kind, body) in [
+        (16, &b"\x01\x01\x09\x01n\xfb\xe8\x03\0\x01\x01g\x07\x08\x09\x40\x02\0"[..]),
+        (17, b"\x01\x01\x09\x01n\x01\x01k\x03web\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\0\0\x01\x50\xfb\xe8\x03\0\x01\x01a\x01b"),
+        (18, b"\x01\x01\x01k\x03web\x01\x01\x07"),
+    ] {
+        let mut frame = header.to_vec();
+        frame[3] = kind;
+        frame.extend_from_slice(body);
+        around(&frame, bodies::frame);
+        around(body, bodies::control);
+        let mut heard = vec![kind - 16, body.len() as u8, 3];
+        heard.extend_from_slice(body);
+        around(&heard.repeat(2), bodies::control_group);
+    }
     // A NAK, and one that claims 2^60 runs.
     around(b"\x05\x02\0\x03\x02\x01\x01", bodies::control);
     around(b"\x07\xfd\0\0\0\0\0\0\0\x10", bodies::control);
@@ -77,6 +91,12 @@ proptest! {
         for body in [bodies::frame, bodies::control, bodies::roce, bodies::ip, bodies::capture, bodies::text] {
             body(&bytes);
         }
+    }
+
+    /// R-CONTROLGROUP-5, R-SERVICE-5: whatever a node hears on the control group.
+    #[test]
+    fn the_control_group_keeps_its_bounds(bytes in vec(prop_oneof![0u8..4, any::<u8>()], 0..800)) {
+        bodies::control_group(&bytes);
     }
 
     #[test]

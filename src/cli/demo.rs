@@ -5,6 +5,7 @@
 //! printed: each of the three must have the very same file, having lost and repaired something on the
 //! way, and the fourth must have nothing but the reason.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -130,6 +131,7 @@ impl Crew {
         let group = format!("qcast demo {}", std::process::id());
         let device = args.device.to_string();
         let ours = format!("ours {group}");
+        let domain = (std::process::id() % (1 << 16)).to_string();
         let patience = args.timeout.as_secs_f64().to_string();
         let start = |role: &str, secret: &str, more: &[&str]| {
             let subscriber = role.strip_prefix("subscriber ").and_then(|n| n.parse::<u64>().ok());
@@ -144,7 +146,8 @@ impl Crew {
                 ("QCAST_DEVICE", device.clone()),
             ];
             let mut all = more.to_vec();
-            all.extend(["--json", "--group", &group, "--name", role]);
+            // Other demonstrations on this host use the same names.
+            all.extend(["--json", "--group", &group, "--name", role, "--domain", &domain]);
             Process::start(role, &all, &environment, Stderr::Kept, interrupt)
         };
         let receive = |n: usize, secret: &str| {
@@ -181,9 +184,22 @@ impl Crew {
         }
         self.sent = Some(self.sender.wait_for("summary", deadline)?);
         self.stranger.terminate();
-        let report = self.stranger.wait_for("summary", deadline)?;
+        // What it was told on the control group comes before its summary.
+        let mut named = BTreeSet::new();
+        let report = loop {
+            match self.stranger.next(deadline)? {
+                Some(report) if report["event"] == "summary" => break report,
+                Some(report) if report["event"] == "key_mismatch" => {
+                    named.extend(report["member"]["name"].as_str().map(str::to_owned));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(Failure::failed("the fourth subscriber ended without a summary"));
+                }
+            }
+        };
         let n = SUBSCRIBERS + 1;
-        rows.push(Row::of_stranger(n, report, is_empty(&folder.dir(n)?)));
+        rows.push(Row::of_stranger(n, report, &named, is_empty(&folder.dir(n)?)));
         Ok(rows)
     }
 }
@@ -213,11 +229,13 @@ impl Row {
         Self { name: format!("subscriber {n}"), report, verdict }
     }
 
-    fn of_stranger(n: usize, report: Value, empty: bool) -> Self {
+    fn of_stranger(n: usize, report: Value, named: &BTreeSet<String>, empty: bool) -> Self {
         let reason = report["reason"].as_str().map(str::to_owned);
         let verdict = match reason {
             _ if !empty || report["files"] != 0 => Err("it received something".to_owned()),
-            Some(reason) if report["rejected_datagrams"].as_u64() > Some(0) => Ok(reason),
+            Some(reason) if report["rejected_datagrams"].as_u64() > Some(0) => {
+                Ok(told(reason, named))
+            }
             _ => Err("it does not say why it received nothing".to_owned()),
         };
         Self { name: format!("subscriber {n}"), report, verdict }
@@ -261,6 +279,18 @@ impl Row {
             rate.map_or("-".into(), |rate| format!("{rate:.1}")),
             number("rejected_datagrams"),
         ]
+    }
+}
+
+/// Adds who was named as having another key. One of 256 other keys has the same check value: then nobody is.
+fn told(reason: String, named: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = named.iter().map(String::as_str).collect();
+    match names.split_last() {
+        None => reason,
+        Some((last, [])) => format!("{reason}; the control group names {last}"),
+        Some((last, others)) => {
+            format!("{reason}; the control group names {} and {last}", others.join(", "))
+        }
     }
 }
 

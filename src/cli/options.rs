@@ -87,7 +87,7 @@ impl NodeOptions {
 #[command(next_help_heading = "Group")]
 pub(crate) struct GroupOptions {
     /// The group's name: all who give the same name (and key) hear each other
-    #[arg(long, short, value_name = "NAME", value_parser = values::name)]
+    #[arg(long, short, value_name = "NAME", value_parser = values::group)]
     pub(crate) group: String,
 
     /// The group's QKey, a number from 0x1 to 0x7fffffff [default: derived from the group's name]

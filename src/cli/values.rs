@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use qcast::{FlowPolicy, Reliability};
+use qcast_proto::node::CONTROL_GROUP;
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
 /// A group's, node's or topic's name.
@@ -17,6 +18,14 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     } else {
         Ok(text.to_owned())
     }
+}
+
+/// A group's name: not the control group's.
+pub(crate) fn group(text: &str) -> Result<String, String> {
+    if text == CONTROL_GROUP {
+        return Err(format!("{text:?} is the name of the control group, which every node is in"));
+    }
+    name(text)
 }
 
 /// The address of a multicast group (case 45).

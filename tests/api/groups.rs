@@ -11,7 +11,9 @@ use crate::rig::{
 
 #[test]
 fn another_key_hears_nothing_and_counts_it() {
-    let (ours, friend, stranger) = (node(), node(), node());
+    // Out of the control group, so that everything that is counted is of this one.
+    let open = || small().control(false).open().unwrap();
+    let (ours, friend, stranger) = (open(), open(), open());
     let group = unique("keys");
     let key = |n| QKey::new_checked(n).unwrap();
     let mut publisher =

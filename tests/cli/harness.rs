@@ -137,8 +137,13 @@ impl Run {
         kill(self.pid(), signal).unwrap();
     }
 
+    /// The process's number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
+        Pid::from_raw(i32::try_from(self.id()).unwrap())
     }
 
     /// Waits for its end.

@@ -9,5 +9,6 @@ mod bench;
 mod files;
 mod harness;
 mod pubsub;
+mod services;
 mod sim;
 mod usage;

@@ -5,8 +5,21 @@ use std::process::Stdio;
 
 use crate::harness::{Folder, Run, group, qcast, run};
 
-const COMMANDS: [&str; 9] =
-    ["pub", "sub", "send", "receive", "bench", "sim", "demo", "decode", "completions"];
+const COMMANDS: [&str; 13] = [
+    "pub",
+    "sub",
+    "send",
+    "receive",
+    "announce",
+    "browse",
+    "resolve",
+    "groups",
+    "bench",
+    "sim",
+    "demo",
+    "decode",
+    "completions",
+];
 
 #[test]
 fn help_is_for_newcomers() {
@@ -52,6 +65,24 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["sub", "-g", "x", "--reliability", "best"], "best-effort"),
         (&["sub", "-g", "x", "--count", "0"], "--count"),
         (&["sub", "-g", "x", "--timeout", "0"], "seconds"),
+        (&["sub", "-g", "qcast"], "control group"),
+        (&["announce", "t", "n"], "--port"),
+        (&["announce", "t", "n", "--port", "0"], "1..="),
+        (&["announce", "t", "", "--port", "1"], "service's name"),
+        (&["announce", "t", &long, "--port", "1"], "1 to 64 bytes"),
+        (&["announce", &long, "n", "--port", "1"], "1 to 32 bytes"),
+        (&["announce", "t", "a\u{1b}[2J", "--port", "1"], "control characters"),
+        (&["announce", "t", "n", "--port", "1", "--ttl", "0"], "seconds"),
+        (&["announce", "t", "n", "--port", "1", "--ttl", "0.5"], "TTL"),
+        (&["announce", "t", "n", "--port", "1", "--meta", "novalue"], "KEY=VALUE"),
+        (
+            &["announce", "t", "n", "--port", "1", "--meta", &format!("k={}", "v".repeat(300))],
+            "too much",
+        ),
+        (&["announce", "t", "n", "--port", "1", "--no-control"], "leave --no-control out"),
+        (&["browse", &long], "1 to 32 bytes"),
+        (&["resolve", ""], "service's name"),
+        (&["groups", "--qkey", "0"], "cannot be 0"),
         (&["sim", "--loss", "1"], "such as 0.02"),
         (&["sim", "--subscribers", "0"], "1 to 16384"),
         (&["sim", "--size", "15"], "16 to"),

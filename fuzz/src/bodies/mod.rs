@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "the command reads more of a packet than is looked at here")]
 #[path = "../../../src/cli/decode/capture.rs"]
 mod capture_file;
+mod control_group;
 mod operations;
 mod pair;
 
@@ -21,7 +22,9 @@ use qcast::proto::wire::control::{
 use qcast::proto::wire::frame::{FRAME_HEADER, Frame, FrameKind, MAX_MESSAGE, Messages};
 use qcast::proto::wire::icrc::Icrc;
 use qcast::proto::wire::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ip, Udp};
+use qcast::proto::wire::notice::GroupNotice;
 use qcast::proto::wire::roce::{self, RoceDatagram};
+use qcast::proto::wire::service::{ServiceQuery, Services};
 
 /// A qcast frame.
 pub fn frame(bytes: &[u8]) {
@@ -69,6 +72,17 @@ pub fn control(bytes: &[u8]) {
     again!(Status, bytes);
     again!(Gone, bytes);
     again!(Released, bytes);
+    if let Some(notice) = again!(GroupNotice, bytes) {
+        let _ = notice.is_sound();
+    }
+    if let Some(services) = again!(Services, bytes) {
+        let marks = services.records.iter().map(|r| r.mark(services.node, services.incarnation));
+        assert_eq!(marks.count(), services.records.len());
+        let _ = services.is_sound();
+    }
+    if let Some(query) = again!(ServiceQuery, bytes) {
+        let _ = (query.is_sound(), query.asks_for("http", "web"));
+    }
     if let Some(nak) = again!(Nak, bytes) {
         let ranges: Vec<_> = nak.ranges().collect();
         assert!(ranges.len() <= MAX_RANGES);
@@ -146,6 +160,11 @@ pub fn text(bytes: &[u8]) {
     let (pattern, topic) = text.split_once('\n').unwrap_or((text, text));
     TopicPattern::new(pattern).matches(topic);
     assert!(TopicPattern::new("*").matches(topic));
+}
+
+/// A node that hears what the bytes say on the control group, and looks for everything.
+pub fn control_group(bytes: &[u8]) {
+    control_group::hear(bytes);
 }
 
 /// Two nodes of a group on a medium that loses, repeats, damages and lies, as the bytes say.

@@ -7,6 +7,8 @@ use qcast_proto::wire::control::{
 use qcast_proto::wire::frame::{Frame, FrameError, FrameKind};
 use serde_json::{Map, Value, json};
 
+use super::control_group;
+
 /// The fields of the frame in a payload; `None` if the payload belongs to another program. A payload
 /// that begins like a frame and is none says why.
 pub(super) fn fields(payload: &[u8]) -> Option<Value> {
@@ -99,6 +101,9 @@ fn body(kind: FrameKind, bytes: &[u8]) -> Result<Value, FrameError> {
             let r: Released = control::decode(bytes)?;
             json!({ "node": format!("{:032x}", r.node), "waited_ms": r.waited_ms })
         }
+        FrameKind::GroupNotice => control_group::notice(bytes)?,
+        FrameKind::Service => control_group::services(bytes)?,
+        FrameKind::ServiceQuery => control_group::query(bytes)?,
         // A query has no body; what a later version may put there is not for this one.
         _ => json!({ "bytes": bytes.len() }),
     })
@@ -116,7 +121,12 @@ fn heartbeat(h: &Heartbeat) -> Value {
     })
 }
 
-/// A peer's name as it may be shown: nothing that a terminal obeys.
+/// A peer's text as it may be shown: nothing that a terminal obeys.
+pub(super) fn text(text: &str) -> String {
+    if text.chars().any(char::is_control) { text.escape_debug().collect() } else { text.to_owned() }
+}
+
+/// A peer's name, in the same way.
 fn name(name: &str) -> String {
     if is_sound_name(name) { name.to_owned() } else { name.escape_debug().collect() }
 }

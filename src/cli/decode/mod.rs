@@ -8,6 +8,7 @@
 //! A file that is cut short or damaged prints what could be read before the error.
 
 mod capture;
+mod control_group;
 mod dissect;
 mod frame;
 mod record;
