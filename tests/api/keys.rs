@@ -152,12 +152,10 @@ fn one_name_for_two_nodes_is_told_to_both() {
         let deadline = now() + DEADLINE;
         loop {
             let left = deadline.saturating_duration_since(now());
-            match events.recv_timeout(left).unwrap().expect("it is told") {
-                NodeEvent::IdentityConflict { other: told } => {
-                    assert_eq!(told.address.gid, other.device().gid);
-                    break;
-                }
-                _ => {}
+            let event = events.recv_timeout(left).unwrap().expect("it is told");
+            if let NodeEvent::IdentityConflict { other: told } = event {
+                assert_eq!(told.address.gid, other.device().gid);
+                break;
             }
         }
     }

@@ -202,7 +202,8 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Whether the end of a service is still being said.
     pub fn is_parting(&self) -> bool {
-        self.control_group.link.is_some() && self.control_group.discovery.is_parting()
+        let able = self.control_group.link.as_ref().is_some_and(|link| link.blocked.is_none());
+        able && self.control_group.discovery.is_parting()
     }
 
     /// Looks for services.

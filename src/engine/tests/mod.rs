@@ -6,6 +6,7 @@
 
 mod addresses;
 mod closing;
+mod control;
 mod devices;
 mod events;
 mod faults;
