@@ -45,7 +45,8 @@ impl Rig {
         let group = node.join("g", addr(1));
         let mut config = SubscriberConfig::default();
         config.reliability = reliability;
-        let subscriber = node.open_subscriber(Instant::ZERO, group, config).unwrap();
+        let subscriber =
+            node.open_subscriber(Instant::ZERO, group, config).expect("the group is there");
         let now = Instant::ZERO + Duration::from_secs(1);
         Self { node, group, subscriber, now, whole: Vec::new(), lost: Vec::new(), most: 0 }
     }
@@ -92,7 +93,7 @@ impl Rig {
             first: true,
         };
         let mut out = [0; control::MAX_BODY];
-        let len = control::encode(&announce, &mut out).unwrap();
+        let len = control::encode(&announce, &mut out).expect("it fits");
         self.hear(FrameKind::Announce, stream, 0, &out[..len]);
     }
 
