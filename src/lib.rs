@@ -62,7 +62,7 @@ pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
 pub use event::NodeEvents;
-pub use group::{Group, GroupBuilder, JoinError};
+pub use group::{DrainError, Drained, Group, GroupBuilder, JoinError};
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;

@@ -5,6 +5,7 @@
 //! it in virtual time.
 
 mod ah_cache;
+mod drain;
 pub(crate) mod event;
 pub(crate) mod feed;
 mod group;
@@ -20,7 +21,7 @@ mod tests;
 mod trouble;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -37,6 +38,7 @@ use crate::device::{
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
+use drain::Leaving;
 use event::NodeEvent;
 use feed::{Feed, FeedQueue};
 use group::{EngineGroup, Joining};
@@ -93,8 +95,7 @@ pub struct Engine {
     groups: BTreeMap<GroupId, EngineGroup>,
     joining: Vec<Joining>,
     joined: Vec<(u64, JoinOutcome)>,
-    /// Groups to be left once their publishers are closed and last words are said.
-    leaving: BTreeSet<GroupId>,
+    leaving: Leaving,
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
@@ -200,7 +201,7 @@ impl Engine {
             groups: BTreeMap::new(),
             joining: Vec::new(),
             joined: Vec::new(),
-            leaving: BTreeSet::new(),
+            leaving: Leaving::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             waiting: Waiting::new(config.control_frames / 2),
@@ -278,22 +279,6 @@ impl Engine {
         &self.repair_times
     }
 
-    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
-    pub(crate) fn leave(&mut self, group: GroupId) {
-        self.leaving.insert(group);
-    }
-
-    fn leave_groups(&mut self) {
-        let done = |group: &GroupId, e: &Self| {
-            e.publishers.values().all(|p| p.group != *group)
-                && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
-        };
-        while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
-            self.leaving.remove(&group);
-            self.leave_group(group);
-        }
-    }
-
     /// Listens to what happens to the node.
     pub(crate) fn listen(&mut self) -> Arc<FeedQueue<NodeEvent>> {
         self.events.listen()
@@ -332,7 +317,8 @@ impl Engine {
         more |= self.send(now);
         let handed = self.hand_out();
         self.report(now);
-        self.leave_groups();
+        self.drain();
+        self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
         Turn { more, handed, next: self.next_deadline(now) }
     }
@@ -345,7 +331,7 @@ impl Engine {
             protocol = protocol.map(|due| due.max(now + NO_CONTROL));
         }
         let own = [self.device.next_deadline(), self.next_recovery(), self.next_return()];
-        own.into_iter().chain([protocol, joining]).flatten().min()
+        own.into_iter().chain([protocol, joining, self.next_leave()]).flatten().min()
     }
 
     fn take_completions(&mut self, now: Instant, budget: usize) -> bool {
@@ -437,7 +423,10 @@ impl Engine {
     fn send(&mut self, now: Instant) -> bool {
         let active = self.device.port().active;
         for (id, g) in &mut self.groups {
-            let blocked = !active || g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
+            let blocked = !active
+                || g.is_draining()
+                || g.recovery.is_under_way()
+                || g.queue.len() >= SEND_BUDGET;
             if std::mem::replace(&mut g.blocked, blocked) != blocked {
                 self.node.set_blocked(now, *id, blocked);
             }

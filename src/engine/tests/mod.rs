@@ -7,6 +7,7 @@
 mod addresses;
 mod closing;
 mod devices;
+mod drain;
 mod events;
 mod faults;
 mod groups;
