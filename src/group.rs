@@ -12,7 +12,7 @@ use crate::device::DeviceError;
 use crate::engine::{GroupSetup, JoinFailure};
 use crate::node::Node;
 use crate::publisher::PublisherBuilder;
-use crate::runtime;
+use crate::runtime::{self, ForkedChild};
 use crate::subscriber::SubscriberBuilder;
 
 /// A joined group.
@@ -47,8 +47,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.node.runtime().engine().leave(self.id);
-        self.node.runtime().turn_now();
+        if self.node.runtime().look(|engine| engine.leave(self.id)).is_some() {
+            self.node.runtime().turn_now();
+        }
     }
 }
 
@@ -85,7 +86,8 @@ impl Group {
 
     /// What the group received and dropped.
     pub fn counters(&self) -> GroupCounters {
-        self.inner.node.runtime().engine().group_counters(self.inner.id)
+        let id = self.inner.id;
+        self.inner.node.runtime().look(|engine| engine.group_counters(id)).unwrap_or_default()
     }
 
     /// Moves the group's queue pair to ERR behind the node's back, as an adapter does that fails: for tests and
@@ -118,6 +120,7 @@ impl Group {
     /// [`DrainError`]; the group sends as before.
     pub fn drain(&self, timeout: Duration) -> Result<Drained, DrainError> {
         let runtime = self.inner.node.runtime();
+        runtime.check()?;
         if !runtime.engine().start_drain(self.inner.id) {
             return Err(DrainError::Device(DeviceError::NoSuch("group")));
         }
@@ -135,11 +138,12 @@ impl Group {
         }
     }
 
-    fn resume(&self) -> Result<(), DeviceError> {
+    fn resume(&self) -> Result<(), DrainError> {
         let runtime = self.inner.node.runtime();
+        runtime.check()?;
         let resumed = runtime.engine().end_drain(runtime.now(), self.inner.id);
         runtime.turn_now();
-        resumed
+        resumed.map_err(DrainError::Device)
     }
 
     pub(crate) fn id(&self) -> GroupId {
@@ -160,7 +164,7 @@ impl Drained {
     /// # Errors
     /// The device refused. The node goes on trying, as after a fault.
     pub fn resume(mut self) -> Result<(), DrainError> {
-        self.group.take().map_or(Ok(()), |group| group.resume().map_err(DrainError::Device))
+        self.group.take().map_or(Ok(()), |group| group.resume())
     }
 }
 
@@ -184,6 +188,9 @@ pub enum DrainError {
     /// The device refused.
     #[error(transparent)]
     Device(DeviceError),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 /// Sets a group up.
@@ -244,6 +251,7 @@ impl GroupBuilder {
         let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
         let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
         let runtime = self.node.runtime();
+        runtime.check()?;
         let ticket = {
             let deadline = runtime.now() + self.timeout;
             runtime.engine().start_join(setup, deadline).map_err(JoinError::Device)?
@@ -281,4 +289,7 @@ pub enum JoinError {
         "joining {0} got no answer in time; on InfiniBand members with different QKeys look like this"
     )]
     Timeout(IpAddr),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }

@@ -72,7 +72,7 @@ pub use qcast_proto::publish::{
     Closed, FlowPolicy, Hold, PublisherEvent, PublisherStats, Receiver,
 };
 pub use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
-pub use runtime::Progress;
+pub use runtime::{ForkedChild, Progress};
 pub use subscriber::{
     Delivery, Incoming, Message, RecvError, SubscribeError, Subscriber, SubscriberBuilder,
 };

@@ -62,6 +62,17 @@ pub enum NodeEvent {
         /// Where they reach it now.
         now: Gid,
     },
+    /// Datagrams with another QKey were dropped: somebody has another key, or secret, for a group of this name. Told once a
+    /// second at most.
+    ///
+    /// Devices count them for a whole port, so the group is known only if it is the one that the node is in. On real
+    /// devices they may even have been for another process's queue pair.
+    QKeyViolations {
+        /// How many since it was last told.
+        datagrams: u64,
+        /// The groups that they may have been for: those that the node is in.
+        groups: Vec<String>,
+    },
     /// The listener was slow: this many events were dropped, the oldest first.
     Missed {
         /// How many.
@@ -115,6 +126,9 @@ impl fmt::Display for NodeEvent {
                 write!(f, "the QP of {group:?} failed, {attempts} attempts; first: {cause}")
             }
             Self::AddressChanged { was, now } => write!(f, "the address is {now}, no longer {was}"),
+            Self::QKeyViolations { datagrams, groups } => {
+                write!(f, "{datagrams} datagrams had another QKey than {}", groups.join(", "))
+            }
             Self::Missed { events } => write!(f, "{events} events were not taken in time"),
         }
     }

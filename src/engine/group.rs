@@ -43,6 +43,8 @@ pub(super) struct EngineGroup {
     pub(super) drain: Drain,
     /// How many want it drained.
     pub(super) drains: u32,
+    /// Datagrams with another key that were surely for this group.
+    pub(super) violations: u64,
 }
 
 /// A join on its way.
@@ -143,6 +145,7 @@ impl Engine {
             recovery: Recovery::default(),
             drain: Drain::No,
             drains: 0,
+            violations: 0,
         };
         self.groups.insert(id, group);
         self.joined.push((ticket, Ok(id)));

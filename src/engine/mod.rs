@@ -49,7 +49,7 @@ use lease::{Lease, RecvPool};
 use loss::{Absence, Reopen};
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
-use trouble::PortWatch;
+use trouble::{KeyWatch, PortWatch};
 use waiting::{Waiter, Waiting};
 
 /// How an engine is set up.
@@ -117,6 +117,7 @@ pub struct Engine {
     max_ah: usize,
     journal: Journal,
     watch: PortWatch,
+    keys: KeyWatch,
     /// Devices that the node had, placeholders included.
     devices: u64,
     /// The counters of those before this one.
@@ -220,6 +221,7 @@ impl Engine {
             max_ah: config.max_ah,
             journal: Journal::default(),
             watch,
+            keys: KeyWatch::default(),
             devices: 0,
             counters_before: PortCounters::default(),
             absence: None,
@@ -296,7 +298,9 @@ impl Engine {
 
     /// A group's counters.
     pub(crate) fn group_counters(&self, group: GroupId) -> GroupCounters {
-        self.node.group_counters(group)
+        let mut counters = self.node.group_counters(group);
+        counters.qkey_violations = self.groups.get(&group).map_or(0, |g| g.violations);
+        counters
     }
 
     /// Does what there is to do, in bounded steps.
@@ -317,6 +321,7 @@ impl Engine {
         more |= self.send(now);
         let handed = self.hand_out();
         self.report(now);
+        self.watch_keys(now);
         self.drain();
         self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
@@ -330,7 +335,12 @@ impl Engine {
             // What is due cannot be said until a completion brings a frame back, and that wakes the node.
             protocol = protocol.map(|due| due.max(now + NO_CONTROL));
         }
-        let own = [self.device.next_deadline(), self.next_recovery(), self.next_return()];
+        let own = [
+            self.device.next_deadline(),
+            self.next_recovery(),
+            self.next_return(),
+            self.next_word(),
+        ];
         own.into_iter().chain([protocol, joining, self.next_leave()]).flatten().min()
     }
 
