@@ -9,7 +9,7 @@ use qcast_proto::wire::service::{MAX_INSTANCE, MAX_TYPE};
 use crate::engine::control::{AnnouncementEvent, ServiceEvent, Standing};
 use crate::listener::Listener;
 use crate::node::Node;
-use crate::runtime::{self, Progress};
+use crate::runtime::{self, ForkedChild, Progress};
 use crate::subscriber::RecvError;
 
 /// How long one wait is before the node is looked at again.
@@ -43,6 +43,7 @@ impl Node {
             return Err(AnnounceError::NoControlGroup);
         }
         let runtime = self.runtime();
+        runtime.check()?;
         let (id, queue) = runtime.engine().announce(runtime.now(), service)?;
         runtime.turn_now();
         Ok(Announcement { listener: Listener::new(self.clone(), queue), node: self.clone(), id })
@@ -105,6 +106,7 @@ impl Node {
             return Err(ResolveError::Browse(BrowseError::NoControlGroup));
         }
         let runtime = self.runtime();
+        runtime.check().map_err(BrowseError::from).map_err(ResolveError::Browse)?;
         runtime.engine().ask_groups(runtime.now());
         runtime.turn_now();
         let deadline = runtime::instant() + listen;
@@ -126,6 +128,7 @@ impl Node {
             return Err(BrowseError::Name(filter.name.chars().take(40).collect()));
         }
         let runtime = self.runtime();
+        runtime.check()?;
         let (id, queue) = runtime.engine().browse(runtime.now(), filter);
         runtime.turn_now();
         Ok(Browser { listener: Listener::new(self.clone(), queue), node: self.clone(), id })
@@ -162,8 +165,8 @@ impl Announcement {
     /// Another service of the name that was asked for makes it "name (2)"; this may happen at any time, when two
     /// parts of a network become one.
     pub fn name(&self) -> Option<String> {
-        match self.node.runtime().engine().standing(self.id) {
-            Standing::Announced(name) => Some(name),
+        match self.node.runtime().look(|engine| engine.standing(self.id)) {
+            Some(Standing::Announced(name)) => Some(name),
             _ => None,
         }
     }
@@ -173,6 +176,7 @@ impl Announcement {
     /// # Errors
     /// [`AnnounceError`]: it has none, or not yet. It is still being tried with [`AnnounceError::Timeout`].
     pub fn wait(&self, timeout: Duration) -> Result<String, AnnounceError> {
+        self.node.runtime().check()?;
         let deadline = runtime::instant() + timeout;
         loop {
             let (standing, has_control) = {
@@ -212,8 +216,12 @@ impl Announcement {
     /// [`ServiceError`]; what is said is what it was.
     pub fn update(&self, service: Service) -> Result<(), ServiceError> {
         let runtime = self.node.runtime();
-        runtime.engine().update_service(runtime.now(), self.id, service)?;
-        runtime.turn_now();
+        let now = runtime.now();
+        // A forked child's copy announces nothing, so there is nothing to change.
+        if let Some(updated) = runtime.look(|engine| engine.update_service(now, self.id, service)) {
+            updated?;
+            runtime.turn_now();
+        }
         Ok(())
     }
 
@@ -223,7 +231,9 @@ impl Announcement {
         let node = self.node.clone();
         drop(self);
         let deadline = runtime::instant() + FAREWELL;
-        while node.runtime().engine().is_parting() && runtime::instant() < deadline {
+        while node.runtime().look(|engine| engine.is_parting()) == Some(true)
+            && runtime::instant() < deadline
+        {
             if node.rest(deadline).is_err() {
                 return;
             }
@@ -234,9 +244,11 @@ impl Announcement {
 impl Drop for Announcement {
     fn drop(&mut self) {
         let runtime = self.node.runtime();
-        runtime.engine().withdraw(runtime.now(), self.id);
+        let now = runtime.now();
         // The word leaves before this returns: the process may end with it.
-        runtime.turn_now();
+        if runtime.look(|engine| engine.withdraw(now, self.id)).is_some() {
+            runtime.turn_now();
+        }
     }
 }
 
@@ -316,7 +328,7 @@ impl Iterator for Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        self.node.runtime().engine().stop_browse(self.id);
+        self.node.runtime().look(|engine| engine.stop_browse(self.id));
     }
 }
 
@@ -361,6 +373,9 @@ pub enum AnnounceError {
     /// The node has stopped.
     #[error(transparent)]
     Stopped(RecvError),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 /// Why nothing is looked for.
@@ -380,6 +395,9 @@ pub enum BrowseError {
         "{0:?} cannot be a service's name; give 1 to {MAX_INSTANCE} bytes without control characters"
     )]
     Name(String),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 /// Why a service was not found.

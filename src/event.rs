@@ -41,7 +41,7 @@ impl NodeEvents {
     /// Waits for the next event.
     ///
     /// # Errors
-    /// [`RecvError`]: the node has stopped.
+    /// [`RecvError`]
     pub fn recv(&self) -> Result<NodeEvent, RecvError> {
         self.listener.recv()
     }
@@ -49,7 +49,7 @@ impl NodeEvents {
     /// Waits up to `timeout` for the next event; `None` when nothing happened.
     ///
     /// # Errors
-    /// [`RecvError`]: the node has stopped.
+    /// [`RecvError`]
     pub fn recv_timeout(&self, timeout: Duration) -> Result<Option<NodeEvent>, RecvError> {
         self.listener.recv_timeout(timeout)
     }
@@ -57,7 +57,7 @@ impl NodeEvents {
     /// The next event, if one is there.
     ///
     /// # Errors
-    /// [`RecvError`]: the node has stopped.
+    /// [`RecvError`]
     pub fn try_recv(&self) -> Result<Option<NodeEvent>, RecvError> {
         self.listener.try_recv()
     }
@@ -78,7 +78,7 @@ impl futures_core::Stream for NodeEvents {
 impl Node {
     /// Listens to what happens to the node from now on.
     pub fn events(&self) -> NodeEvents {
-        let queue = self.runtime().engine().listen();
+        let queue = self.runtime().look(|engine| engine.listen()).unwrap_or_default();
         NodeEvents::new(Listener::new(self.clone(), queue))
     }
 }

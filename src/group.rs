@@ -12,6 +12,7 @@ use crate::device::DeviceError;
 use crate::engine::{GroupSetup, JoinFailure};
 use crate::node::Node;
 use crate::publisher::PublisherBuilder;
+use crate::runtime::{self, ForkedChild};
 use crate::subscriber::SubscriberBuilder;
 
 /// A joined group.
@@ -46,8 +47,9 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.node.runtime().engine().leave(self.id);
-        self.node.runtime().turn_now();
+        if self.node.runtime().look(|engine| engine.leave(self.id)).is_some() {
+            self.node.runtime().turn_now();
+        }
     }
 }
 
@@ -84,7 +86,8 @@ impl Group {
 
     /// What the group received and dropped.
     pub fn counters(&self) -> GroupCounters {
-        self.inner.node.runtime().engine().group_counters(self.inner.id)
+        let id = self.inner.id;
+        self.inner.node.runtime().look(|engine| engine.group_counters(id)).unwrap_or_default()
     }
 
     /// Moves the group's queue pair to ERR behind the node's back, as an adapter does that fails: for tests and
@@ -96,9 +99,98 @@ impl Group {
         self.inner.node.runtime().engine().break_qp(self.inner.id)
     }
 
+    /// Lets everything out that is to be sent to the group, and then nothing more until the guard is dropped: for a
+    /// planned change of the fabric, say. The queue pair is then in SQD: it goes on to receive. What is published
+    /// meanwhile is held back, and so is all that this node would say to its peers, who take it for gone after some
+    /// seconds. Waits up to `timeout`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let node = qcast::Node::builder().open()?;
+    /// let group = node.group("planned").join()?;
+    /// let drained = group.drain(Duration::from_secs(1))?;
+    /// // Nothing is sent to the group now.
+    /// drained.resume()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`DrainError`]; the group sends as before.
+    pub fn drain(&self, timeout: Duration) -> Result<Drained, DrainError> {
+        let runtime = self.inner.node.runtime();
+        runtime.check()?;
+        if !runtime.engine().start_drain(self.inner.id) {
+            return Err(DrainError::Device(DeviceError::NoSuch("group")));
+        }
+        let drained = Drained { group: Some(self.clone()) };
+        let deadline = runtime::instant() + timeout;
+        loop {
+            runtime.turn_now();
+            if runtime.engine().is_drained(self.inner.id) {
+                return Ok(drained);
+            }
+            if runtime::instant() >= deadline {
+                return Err(DrainError::Timeout);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn resume(&self) -> Result<(), DrainError> {
+        let runtime = self.inner.node.runtime();
+        runtime.check()?;
+        let resumed = runtime.engine().end_drain(runtime.now(), self.inner.id);
+        runtime.turn_now();
+        resumed.map_err(DrainError::Device)
+    }
+
     pub(crate) fn id(&self) -> GroupId {
         self.inner.id
     }
+}
+
+/// A group that sends nothing. See [`Group::drain`].
+#[derive(Debug)]
+#[must_use = "the group sends again when this is dropped"]
+pub struct Drained {
+    group: Option<Group>,
+}
+
+impl Drained {
+    /// Lets the group send again.
+    ///
+    /// # Errors
+    /// The device refused. The node goes on trying, as after a fault.
+    pub fn resume(mut self) -> Result<(), DrainError> {
+        self.group.take().map_or(Ok(()), |group| group.resume())
+    }
+}
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.group.take().map(|group| group.resume()) {
+            tracing::warn!(%error, "a group was not resumed yet");
+        }
+    }
+}
+
+/// Why a group was not drained, or not resumed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DrainError {
+    /// There was still something to be sent when the time was up. The group sends as before.
+    #[error(
+        "there is still something to be sent; give it more time, or see whether the link is up"
+    )]
+    Timeout,
+    /// The device refused.
+    #[error(transparent)]
+    Device(DeviceError),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 /// Sets a group up.
@@ -162,6 +254,7 @@ impl GroupBuilder {
         let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
         let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
         let runtime = self.node.runtime();
+        runtime.check()?;
         let ticket = {
             let deadline = runtime.now() + self.timeout;
             runtime.engine().start_join(setup, deadline).map_err(JoinError::Device)?
@@ -209,4 +302,7 @@ pub enum JoinError {
         "joining {0} got no answer in time; on InfiniBand members with different QKeys look like this"
     )]
     Timeout(IpAddr),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }

@@ -65,7 +65,7 @@ pub use engine::control::{AnnouncementEvent, ServiceEvent};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
 pub use event::NodeEvents;
-pub use group::{Group, GroupBuilder, JoinError};
+pub use group::{DrainError, Drained, Group, GroupBuilder, JoinError};
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
@@ -79,7 +79,7 @@ pub use qcast_proto::publish::{
     Closed, FlowPolicy, Hold, PublisherEvent, PublisherStats, Receiver,
 };
 pub use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
-pub use runtime::Progress;
+pub use runtime::{ForkedChild, Progress};
 pub use subscriber::{
     Delivery, Incoming, Message, RecvError, SubscribeError, Subscriber, SubscriberBuilder,
 };

@@ -53,11 +53,12 @@ impl<T: Entry> Listener<T> {
 
     /// One wait. A manual node is driven by it.
     fn wait(&self, at_most: Duration) -> Result<Option<T>, RecvError> {
+        let runtime = self.node.runtime();
+        runtime.check()?;
         let found = self.queue.take(Patience::None);
         if found.is_some() {
             return Ok(found);
         }
-        let runtime = self.node.runtime();
         let found = if runtime.progress() == Progress::Manual {
             runtime.poll(at_most).map_err(RecvError::System)?;
             self.queue.take(Patience::None)

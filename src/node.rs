@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use qcast_proto::addr::{Domain, Gid, NodeId};
@@ -15,11 +16,11 @@ use qcast_proto::wire::control::is_sound_name;
 use crate::device::fault::FaultPlan;
 use crate::device::open::{self, DeviceOptions, OpenDeviceError};
 use crate::device::spec::DeviceSpec;
-use crate::device::{DeviceError, PortCounters};
+use crate::device::{Device, DeviceError, PortCounters};
 use crate::engine::journal::JournalEntry;
 use crate::engine::{AhStats, Engine, EngineConfig};
 use crate::group::GroupBuilder;
-use crate::runtime::{self, Progress, Runtime, StartError};
+use crate::runtime::{self, ForkedChild, Progress, Runtime, StartError};
 
 /// One process's endpoint on a device: groups are joined through it.
 ///
@@ -35,10 +36,18 @@ struct Inner {
     name: String,
     id: NodeId,
     control: bool,
+    opened_on: DeviceSummary,
+    /// The progress thread, if there is one.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.runtime.check().is_err() {
+            // What it would close is the parent's.
+            std::mem::forget(Arc::clone(&self.runtime));
+            return;
+        }
         self.runtime.stop();
     }
 }
@@ -73,21 +82,18 @@ impl Node {
 
     /// The device that the node is on.
     pub fn device(&self) -> DeviceSummary {
-        let engine = self.runtime().engine();
-        let device = engine.device();
-        let port = device.port();
-        let name = device.caps().name.clone();
-        DeviceSummary { name, gid: port.gid, udp_port: port.udp_port, mtu: port.mtu }
+        let summary = self.runtime().look(|engine| DeviceSummary::of(engine.device()));
+        summary.unwrap_or_else(|| self.inner.opened_on.clone())
     }
 
     /// The port's counters since the node was opened.
     pub fn counters(&self) -> PortCounters {
-        self.runtime().engine().counters()
+        self.runtime().look(|engine| engine.counters()).unwrap_or_default()
     }
 
     /// What the control group dropped and refused: notices of keys, and services.
     pub fn control_counters(&self) -> (DiagnosisCounters, DiscoveryCounters) {
-        self.runtime().engine().control_counters()
+        self.runtime().look(|engine| engine.control_counters()).unwrap_or_default()
     }
 
     /// Whether the node takes part in the control group.
@@ -97,12 +103,13 @@ impl Node {
 
     /// Numbers of the cache of address handles.
     pub fn ah_stats(&self) -> AhStats {
-        self.runtime().engine().ah_stats()
+        self.runtime().look(|engine| engine.ah_stats()).unwrap_or_default()
     }
 
     /// The last modifies of the node's queue pairs, oldest first: bring-ups, recoveries, and what was refused.
     pub fn journal(&self) -> Vec<JournalEntry> {
-        self.runtime().engine().journal().entries().cloned().collect()
+        let entries = |engine: &mut Engine| engine.journal().entries().cloned().collect();
+        self.runtime().look(entries).unwrap_or_default()
     }
 
     /// Drives the node with [`Progress::Manual`]: does what there is to do in one bounded turn, and if there is
@@ -124,9 +131,28 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// The operating system refused to poll.
+    /// [`PollError`]
     pub fn poll(&self, timeout: Duration) -> Result<(), PollError> {
-        self.runtime().poll(timeout).map_err(PollError)
+        self.runtime().check()?;
+        self.runtime().poll(timeout).map_err(PollError::System)
+    }
+
+    /// Ends the node, and waits until its device is closed and nothing of it is left in the kernel. (A node that is only
+    /// dropped ends in the background.) Publishers that were dropped linger meanwhile, as ever.
+    ///
+    /// Says whether it did: not while there are other handles to the node, groups, publishers or subscribers of it, nor
+    /// in a forked child.
+    pub fn close(self) -> bool {
+        let Ok(mut inner) = Arc::try_unwrap(self.inner).map_err(drop) else { return false };
+        if inner.runtime.check().is_err() {
+            return false;
+        }
+        let thread = inner.thread.take();
+        inner.runtime.stop();
+        let ended = thread.is_none_or(|thread| thread.join().is_ok());
+        // The last handle of the runtime: the device goes with it.
+        drop(inner);
+        ended
     }
 
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
@@ -152,6 +178,14 @@ pub struct DeviceSummary {
     pub udp_port: u16,
     /// The path MTU in bytes.
     pub mtu: usize,
+}
+
+impl DeviceSummary {
+    fn of(device: &dyn Device) -> Self {
+        let port = device.port();
+        let name = device.caps().name.clone();
+        Self { name, gid: port.gid, udp_port: port.udp_port, mtu: port.mtu }
+    }
 }
 
 /// Sets a node up.
@@ -290,19 +324,21 @@ impl NodeBuilder {
         let options =
             DeviceOptions { mtu: self.mtu, srq_depth: config.srq_depth, fault: self.fault };
         let device = open::open(&self.device, options.clone()).map_err(OpenError::Device)?;
+        let opened_on = DeviceSummary::of(&*device);
         let reopen = open::reopener(&self.device, options, &*device);
         let journal = self.journal.map(|path| {
             let file = File::options().create(true).append(true).open(&path);
             file.map_err(|source| OpenError::Journal { path, source })
         });
         let journal = journal.transpose()?;
-        let (runtime, _thread) =
+        let (runtime, thread) =
             Runtime::start(self.progress, |now| Engine::new(now, device, config))?;
         runtime.engine().reopen_by(reopen);
         if let Some(file) = journal {
             runtime.engine().journal_mut().write_to(file);
         }
-        Ok(Node { inner: Arc::new(Inner { runtime, name, id, control: self.control }) })
+        let control = self.control;
+        Ok(Node { inner: Arc::new(Inner { runtime, name, id, control, opened_on, thread }) })
     }
 }
 
@@ -342,10 +378,17 @@ impl From<StartError> for OpenError {
     }
 }
 
-/// The operating system refused to poll.
+/// Why a node could not be driven.
 #[derive(Debug, thiserror::Error)]
-#[error("polling failed")]
-pub struct PollError(#[source] io::Error);
+#[non_exhaustive]
+pub enum PollError {
+    /// The operating system refused to poll.
+    #[error("polling failed")]
+    System(#[source] io::Error),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
+}
 
 fn default_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());

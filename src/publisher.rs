@@ -16,7 +16,7 @@ use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 use crate::device::{DeviceError, SendBuf};
 use crate::engine::outlet::{PublisherOutlet, PublisherReport};
 use crate::group::Group;
-use crate::runtime::{self, Progress};
+use crate::runtime::{self, ForkedChild, Progress};
 
 /// Publishes one stream of messages to a group.
 ///
@@ -85,6 +85,7 @@ impl Publisher {
     /// [`PublishError::WouldBlock`] names who holds the publisher back, [`PublishError::TooLarge`]; the
     /// message was not taken.
     pub fn try_send(&mut self, message: &[u8]) -> Result<(), PublishError> {
+        self.runtime().check()?;
         let pushed = self.outlet.outbox.lock().push(message);
         match pushed {
             Ok(()) => {
@@ -103,6 +104,7 @@ impl Publisher {
     /// # Errors
     /// [`PublishError::WouldBlock`], [`PublishError::TooLarge`]; nothing was claimed.
     pub fn claim(&mut self, len: usize) -> Result<Claim<'_>, PublishError> {
+        self.runtime().check()?;
         let mut outbox = self.outlet.outbox.lock();
         if let Err(error) = outbox.claim(len) {
             drop(outbox);
@@ -114,6 +116,9 @@ impl Publisher {
 
     /// Sends what waits in a frame that is not full, now.
     pub fn flush(&mut self) {
+        if self.runtime().check().is_err() {
+            return;
+        }
         self.outlet.dirty.store(true, Ordering::Release);
         if !self.runtime().try_turn(self.runtime().now()) {
             self.runtime().kick();
@@ -128,6 +133,9 @@ impl Publisher {
 
     /// Waits until `n` subscribers are there, for `timeout` at most, and says how many are.
     pub fn wait_for(&self, n: usize, timeout: Duration) -> usize {
+        if self.runtime().check().is_err() {
+            return 0;
+        }
         self.wait(timeout, |r| r.stats.receivers >= n);
         self.outlet.report.lock().stats.receivers
     }
@@ -135,6 +143,9 @@ impl Publisher {
     /// Waits until everything published so far is sent, and confirmed by all subscribers that the policy
     /// waits for. Says whether it is.
     pub fn wait_confirmed(&mut self, timeout: Duration) -> bool {
+        if self.runtime().check().is_err() {
+            return false;
+        }
         self.outlet.report.lock().confirmed = false;
         self.flush();
         self.wait(timeout, |r| r.confirmed)
@@ -142,30 +153,41 @@ impl Publisher {
 
     /// Live subscribers, as of their last word.
     pub fn subscribers(&self) -> Vec<Receiver> {
-        let receivers = self.runtime().engine().receivers(self.id);
-        receivers.into_iter().map(|(_, r)| r).collect()
+        let receivers = self.runtime().look(|engine| engine.receivers(self.id));
+        receivers.unwrap_or_default().into_iter().map(|(_, r)| r).collect()
     }
 
     /// Who holds the publisher back now, if somebody does.
     pub fn hold(&self) -> Option<Hold> {
-        self.runtime().engine().hold(self.id)
+        self.runtime().look(|engine| engine.hold(self.id)).flatten()
     }
 
     /// The publisher's numbers, now.
     pub fn stats(&self) -> PublisherStats {
-        let stats = self.runtime().engine().publisher_stats(self.id);
-        stats.unwrap_or_else(|| self.outlet.report.lock().stats.clone())
+        match self.runtime().look(|engine| engine.publisher_stats(self.id)) {
+            Some(stats) => stats.unwrap_or_else(|| self.outlet.report.lock().stats.clone()),
+            None => PublisherStats::default(),
+        }
     }
 
     /// The next thing that happened, if one did. At most 1024 wait; older ones are dropped.
     pub fn next_event(&self) -> Option<PublisherEvent> {
+        self.runtime().check().ok()?;
         self.outlet.report.lock().events.pop_front()
+    }
+
+    /// The group that it is in.
+    pub fn group(&self) -> &Group {
+        &self.group
     }
 
     /// Ends the stream: everything published is sent, and this waits until subscribers have it or the
     /// linger time is over. Says who did not confirm.
     pub fn close(mut self) -> Closed {
         self.start_close();
+        if self.runtime().check().is_err() {
+            return Closed::default();
+        }
         // The protocol's own deadline ends the wait; the extra second is for a node that nobody drives.
         self.wait(self.linger + Duration::from_secs(1), |r| r.closed.is_some());
         self.outlet.report.lock().closed.clone().unwrap_or_default()
@@ -176,6 +198,7 @@ impl Publisher {
         message: &[u8],
         deadline: Option<std::time::Instant>,
     ) -> Result<(), PublishError> {
+        self.runtime().check()?;
         loop {
             let mut outbox = self.outlet.outbox.lock();
             match outbox.push(message) {
@@ -245,6 +268,9 @@ impl Publisher {
     /// Waits until the report satisfies `done`.
     fn wait(&self, timeout: Duration, done: impl Fn(&PublisherReport) -> bool) -> bool {
         let runtime = self.runtime();
+        if runtime.check().is_err() {
+            return false;
+        }
         let deadline = runtime::instant() + timeout;
         let mut report = self.outlet.report.lock();
         while !done(&report) {
@@ -266,8 +292,9 @@ impl Publisher {
     }
 
     fn start_close(&mut self) {
-        if !std::mem::replace(&mut self.closed, true) {
-            self.runtime().engine().close_publisher(self.id);
+        if !std::mem::replace(&mut self.closed, true)
+            && self.runtime().look(|engine| engine.close_publisher(self.id)).is_some()
+        {
             self.runtime().wake();
         }
     }
@@ -398,6 +425,7 @@ impl PublisherBuilder {
         if !(1..=MAX_WINDOW).contains(&config.window) {
             return Err(OpenPublisherError::Window(config.window));
         }
+        group.node().runtime().check()?;
         let linger = config.linger;
         let (id, outlet) = {
             let runtime = group.node().runtime();
@@ -437,6 +465,9 @@ pub enum PublishError {
     /// The node's thread has ended on an error, which it logged. Open a new node.
     #[error("the node has stopped")]
     Stopped,
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 fn held_by(hold: Option<&Hold>) -> String {
@@ -464,4 +495,7 @@ pub enum OpenPublisherError {
     /// The device refused the memory.
     #[error(transparent)]
     Device(DeviceError),
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }

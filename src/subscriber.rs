@@ -16,7 +16,7 @@ use qcast_proto::wire::frame::{FRAME_HEADER, MESSAGE_HEADER, Messages};
 use crate::engine::lease::Lease;
 use crate::engine::outlet::{Item, Patience, SubscriberOutlet};
 use crate::group::Group;
-use crate::runtime::{self, Driven, Progress};
+use crate::runtime::{self, Driven, ForkedChild, Progress};
 
 /// Receives the messages of a group's publishers, each publisher's in its [`Reliability`].
 ///
@@ -147,6 +147,7 @@ impl Subscriber {
     /// # Errors
     /// [`RecvError`]: the node has stopped.
     pub fn recv(&mut self) -> Result<Delivery, RecvError> {
+        self.check()?;
         loop {
             if let Some(delivery) = self.next() {
                 return Ok(delivery);
@@ -160,6 +161,7 @@ impl Subscriber {
     /// # Errors
     /// [`RecvError`]: the node has stopped.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Option<Delivery>, RecvError> {
+        self.check()?;
         if let Some(delivery) = self.next() {
             return Ok(Some(delivery));
         }
@@ -177,6 +179,7 @@ impl Subscriber {
     /// # Errors
     /// [`RecvError`]: the node has stopped.
     pub fn try_recv(&mut self) -> Result<Option<Delivery>, RecvError> {
+        self.check()?;
         loop {
             if let Some(delivery) = self.next() {
                 return Ok(Some(delivery));
@@ -191,6 +194,9 @@ impl Subscriber {
     /// many it were. Never waits. With [`Progress::Manual`] it drives the node too.
     pub fn poll(&mut self, limit: usize, mut on: impl FnMut(Incoming<'_>)) -> usize {
         let mut handed = 0;
+        if self.check().is_err() {
+            return 0;
+        }
         while handed < limit {
             if let Some(current) = &mut self.current {
                 handed += current.hand_over(limit - handed, &mut on);
@@ -230,17 +236,25 @@ impl Subscriber {
 
     /// The numbers of the streams that the group follows, as of some milliseconds ago.
     pub fn streams(&self) -> Vec<(StreamInfo, StreamStats)> {
+        if self.check().is_err() {
+            return Vec::new();
+        }
         self.outlet.report.lock().streams.clone()
     }
 
     /// The numbers of all streams that the group ever followed, together, now.
     pub fn stats(&self) -> StreamStats {
-        self.group.node().runtime().engine().stream_stats(self.group.id())
+        let id = self.group.id();
+        self.group.node().runtime().look(|engine| engine.stream_stats(id)).unwrap_or_default()
     }
 
     /// The group that it is in.
     pub fn group(&self) -> &Group {
         &self.group
+    }
+
+    fn check(&self) -> Result<(), ForkedChild> {
+        self.group.node().runtime().check()
     }
 
     /// The next delivery of what has been taken from the queue.
@@ -355,7 +369,12 @@ impl Subscriber {
 impl Drop for Subscriber {
     fn drop(&mut self) {
         let runtime = self.group.node().runtime();
-        runtime.engine().close_subscriber(runtime.now(), self.id);
+        let (now, id) = (runtime.now(), self.id);
+        if runtime.look(|engine| engine.close_subscriber(now, id)).is_none() {
+            // Dropping them would wait for a lock that a thread of the parent may hold.
+            std::mem::forget((std::mem::take(&mut self.batch), self.current.take()));
+            return;
+        }
         // The farewell leaves before this returns: the process may end with it.
         runtime.turn_now();
     }
@@ -473,6 +492,7 @@ impl SubscriberBuilder {
         let Self { group, config } = self;
         let (id, outlet) = {
             let runtime = group.node().runtime();
+            runtime.check()?;
             let now = runtime.now();
             let opened = runtime.engine().open_subscriber(now, group.id(), config);
             opened.ok_or(SubscribeError::NoGroup)?
@@ -493,6 +513,9 @@ pub enum RecvError {
     /// The node's thread has ended on an error, which it logged. Open a new node.
     #[error("the node has stopped")]
     Stopped,
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }
 
 /// Why a subscription was not opened. Nothing was changed.
@@ -502,4 +525,7 @@ pub enum SubscribeError {
     /// The group has been left.
     #[error("the group has been left")]
     NoGroup,
+    /// The node is another process's.
+    #[error(transparent)]
+    ForkedChild(#[from] ForkedChild),
 }

@@ -266,7 +266,8 @@ impl RecvBuf {
 /// Cuts a zeroed, page-aligned allocation into equal slots, each a whole number of cache lines.
 fn slots(count: usize, bytes: usize) -> impl Iterator<Item = (u32, BytesMut)> {
     let stride = bytes.next_multiple_of(64);
-    let mut slab = BytesMut::zeroed(count * stride + PAGE);
+    // The page that its end is in is the slab's too, so that no page has anything else on it.
+    let mut slab = BytesMut::zeroed(count * stride + 2 * PAGE);
     let start = slab.as_ptr().align_offset(PAGE).min(PAGE);
     drop(slab.split_to(start));
     (0..count).map(move |slot| {

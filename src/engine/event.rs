@@ -100,6 +100,17 @@ pub enum NodeEvent {
         /// The other.
         other: Noticed,
     },
+    /// Datagrams with another QKey were dropped: somebody has another key, or secret, for a group of this name. Told once a
+    /// second at most.
+    ///
+    /// Devices count them for a whole port, so the group is known only if it is the one that the node is in. On real
+    /// devices they may even have been for another process's queue pair.
+    QKeyViolations {
+        /// How many since it was last told.
+        datagrams: u64,
+        /// The groups that they may have been for: those that the node is in.
+        groups: Vec<String>,
+    },
     /// The listener was slow: this many events were dropped, the oldest first.
     Missed {
         /// How many.
@@ -200,6 +211,9 @@ impl fmt::Display for NodeEvent {
                 other.name,
                 other.address.gid.ip()
             ),
+            Self::QKeyViolations { datagrams, groups } => {
+                write!(f, "{datagrams} datagrams had another QKey than {}", groups.join(", "))
+            }
             Self::Missed { events } => write!(f, "{events} events were not taken in time"),
         }
     }

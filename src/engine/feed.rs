@@ -89,6 +89,15 @@ impl<T: Entry> Feed<T> {
     }
 }
 
+/// A queue that nothing comes to.
+impl<T> Default for FeedQueue<T> {
+    fn default() -> Self {
+        let entries = VecDeque::new();
+        let state = Mutex::new(State { entries, missed: 0, waker: None, closed: true });
+        Self { state, ready: Condvar::new(), limit: 1 }
+    }
+}
+
 impl<T: Entry> FeedQueue<T> {
     fn put(&self, entry: T) -> Option<Waker> {
         let mut state = self.state.lock();

@@ -9,6 +9,7 @@ use qcast_proto::time::Instant;
 
 use super::Engine;
 use super::ah_cache::AhCache;
+use super::drain::Drain;
 use super::journal::Journal;
 use super::lease::Lease;
 use super::recovery::Recovery;
@@ -39,6 +40,11 @@ pub(super) struct EngineGroup {
     /// Whether the protocol was told not to give more to send.
     pub(super) blocked: bool,
     pub(super) recovery: Recovery,
+    pub(super) drain: Drain,
+    /// How many want it drained.
+    pub(super) drains: u32,
+    /// Datagrams with another key that were surely for this group.
+    pub(super) violations: u64,
 }
 
 /// A join on its way.
@@ -143,6 +149,9 @@ impl Engine {
             refused: false,
             blocked: false,
             recovery: Recovery::default(),
+            drain: Drain::No,
+            drains: 0,
+            violations: 0,
         };
         self.groups.insert(id, group);
         self.joined.push((ticket, Ok(id)));

@@ -6,6 +6,7 @@
 
 mod ah_cache;
 pub(crate) mod control;
+mod drain;
 pub(crate) mod event;
 pub(crate) mod feed;
 mod group;
@@ -21,7 +22,7 @@ mod tests;
 mod trouble;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -38,6 +39,7 @@ use crate::device::{
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
+use drain::Leaving;
 use event::NodeEvent;
 use feed::{Feed, FeedQueue};
 use group::{EngineGroup, Joining};
@@ -48,7 +50,7 @@ use lease::{Lease, RecvPool};
 use loss::{Absence, Reopen};
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
-use trouble::PortWatch;
+use trouble::{KeyWatch, PortWatch};
 use waiting::{Waiter, Waiting};
 
 /// How an engine is set up.
@@ -95,8 +97,7 @@ pub struct Engine {
     joining: Vec<Joining>,
     control: control::Control,
     joined: Vec<(u64, JoinOutcome)>,
-    /// Groups to be left once their publishers are closed and last words are said.
-    leaving: BTreeSet<GroupId>,
+    leaving: Leaving,
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
@@ -118,6 +119,7 @@ pub struct Engine {
     max_ah: usize,
     journal: Journal,
     watch: PortWatch,
+    keys: KeyWatch,
     /// Devices that the node had, placeholders included.
     devices: u64,
     /// The counters of those before this one.
@@ -203,7 +205,7 @@ impl Engine {
             joining: Vec::new(),
             control: control::Control::default(),
             joined: Vec::new(),
-            leaving: BTreeSet::new(),
+            leaving: Leaving::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             waiting: Waiting::new(config.control_frames / 2),
@@ -222,6 +224,7 @@ impl Engine {
             max_ah: config.max_ah,
             journal: Journal::default(),
             watch,
+            keys: KeyWatch::default(),
             devices: 0,
             counters_before: PortCounters::default(),
             absence: None,
@@ -281,23 +284,6 @@ impl Engine {
         &self.repair_times
     }
 
-    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
-    pub(crate) fn leave(&mut self, group: GroupId) {
-        self.node.part(group);
-        self.leaving.insert(group);
-    }
-
-    fn leave_groups(&mut self) {
-        let done = |group: &GroupId, e: &Self| {
-            e.publishers.values().all(|p| p.group != *group)
-                && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
-        };
-        while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
-            self.leaving.remove(&group);
-            self.leave_group(group);
-        }
-    }
-
     /// Listens to what happens to the node.
     pub(crate) fn listen(&mut self) -> Arc<FeedQueue<NodeEvent>> {
         self.events.listen()
@@ -315,7 +301,9 @@ impl Engine {
 
     /// A group's counters.
     pub(crate) fn group_counters(&self, group: GroupId) -> GroupCounters {
-        self.node.group_counters(group)
+        let mut counters = self.node.group_counters(group);
+        counters.qkey_violations = self.groups.get(&group).map_or(0, |g| g.violations);
+        counters
     }
 
     /// Does what there is to do, in bounded steps.
@@ -337,7 +325,9 @@ impl Engine {
         more |= self.send(now);
         let handed = self.hand_out();
         self.report(now);
-        self.leave_groups();
+        self.watch_keys(now);
+        self.drain();
+        self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
         Turn { more, handed, next: self.next_deadline(now) }
     }
@@ -354,8 +344,9 @@ impl Engine {
             self.next_recovery(),
             self.next_return(),
             self.next_control(),
+            self.next_word(),
         ];
-        own.into_iter().chain([protocol, joining]).flatten().min()
+        own.into_iter().chain([protocol, joining, self.next_leave()]).flatten().min()
     }
 
     fn take_completions(&mut self, now: Instant, budget: usize) -> bool {
@@ -447,7 +438,10 @@ impl Engine {
     fn send(&mut self, now: Instant) -> bool {
         let active = self.device.port().active;
         for (id, g) in &mut self.groups {
-            let blocked = !active || g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
+            let blocked = !active
+                || g.is_draining()
+                || g.recovery.is_under_way()
+                || g.queue.len() >= SEND_BUDGET;
             if std::mem::replace(&mut g.blocked, blocked) != blocked {
                 self.node.set_blocked(now, *id, blocked);
             }

@@ -1,6 +1,6 @@
 //! What is wrong with the port, and telling of it once when it begins and once when it is over.
 
-use qcast_proto::time::Instant;
+use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
 use super::event::{NodeEvent, Trouble};
@@ -19,7 +19,43 @@ impl PortWatch {
     }
 }
 
+/// Datagrams with another key, as far as they were told of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeyWatch {
+    counted: u64,
+    untold: u64,
+    next_word: Instant,
+}
+
+/// How often strangers are told of at most.
+const BETWEEN_WORDS: Duration = Duration::from_secs(1);
+
 impl Engine {
+    /// Looks for datagrams that were dropped for their key, and tells.
+    pub(super) fn watch_keys(&mut self, now: Instant) {
+        let counted = self.counters().qkey_violations;
+        let more = counted - std::mem::replace(&mut self.keys.counted, counted);
+        self.keys.untold += more;
+        if more > 0
+            && self.groups.len() == 1
+            && let Some(only) = self.groups.values_mut().next()
+        {
+            only.violations += more;
+        }
+        if self.keys.untold > 0 && now >= self.keys.next_word {
+            self.keys.next_word = now + BETWEEN_WORDS;
+            let datagrams = std::mem::take(&mut self.keys.untold);
+            let groups: Vec<_> = self.groups.values().map(|g| g.setup.name.clone()).collect();
+            tracing::warn!(datagrams, ?groups, "datagrams had another QKey");
+            self.tell(&NodeEvent::QKeyViolations { datagrams, groups });
+        }
+    }
+
+    /// When strangers that were not told of yet are to be.
+    pub(super) fn next_word(&self) -> Option<Instant> {
+        (self.keys.untold > 0).then_some(self.keys.next_word)
+    }
+
     /// Looks at the port, and tells what has changed.
     pub(super) fn watch_port(&mut self, now: Instant) {
         let port = self.device.port();

@@ -7,6 +7,7 @@
 //! leave a mark that is seen before anybody sleeps.
 
 mod clock;
+mod fork;
 #[cfg(test)]
 mod interleavings;
 mod poller;
@@ -24,6 +25,8 @@ use qcast_proto::time::Instant;
 
 use clock::Clock;
 pub(crate) use clock::{incarnation, instant, system_rng};
+use fork::Birth;
+pub use fork::ForkedChild;
 use poller::Poller;
 use seat::Seat;
 
@@ -47,6 +50,7 @@ pub(crate) struct Runtime {
     poller: Mutex<Poller>,
     waker: mio::Waker,
     clock: Clock,
+    birth: Birth,
     progress: Progress,
     /// With a progress thread: whoever drives runs, or was woken.
     awake: AtomicBool,
@@ -87,6 +91,7 @@ impl Runtime {
             poller: Mutex::new(poller),
             waker,
             clock,
+            birth: Birth::here(),
             progress,
             awake: AtomicBool::new(progress == Progress::Thread),
             pending: AtomicBool::new(false),
@@ -117,6 +122,17 @@ impl Runtime {
         self.progress
     }
 
+    /// An error in a forked child. Every call of the application comes here first.
+    pub(crate) fn check(&self) -> Result<(), ForkedChild> {
+        self.birth.check()
+    }
+
+    /// Looks at the engine; `None` in a forked child, where its lock may never come free.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&mut Engine) -> R) -> Option<R> {
+        self.check().ok()?;
+        Some(look(&mut self.engine.lock()))
+    }
+
     /// The engine, for something short. Call [`Runtime::kick`] afterwards if there is work for it.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock()
@@ -125,6 +141,9 @@ impl Runtime {
     /// Something was left for the engine: sees that somebody does it soon, on this thread if the link
     /// is idle.
     pub(crate) fn kick(&self) {
+        if self.check().is_err() {
+            return;
+        }
         self.pending.store(true, Ordering::SeqCst);
         if self.awake.load(Ordering::SeqCst) {
             return;

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "async")]
 mod asynchronous;
+mod cycles;
 mod delivery;
 mod flow;
 mod groups;

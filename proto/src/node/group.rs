@@ -65,6 +65,9 @@ pub struct GroupCounters {
     pub spoofed: u64,
     /// Streams that were not followed because too many are.
     pub streams_refused: u64,
+    /// Datagrams with another QKey, which the device drops and counts, that were surely for this group. The protocol
+    /// never sees them: whoever drives the device fills this in.
+    pub qkey_violations: u64,
 }
 
 /// One datagram and what is needed to handle it.

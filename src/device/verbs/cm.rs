@@ -301,6 +301,7 @@ impl Context {
     /// The context that rdma_cm has of the device of this name, the same for all who ask for it.
     pub(super) fn of_rdma_cm(name: &str) -> Result<Arc<Self>, VerbsOpenError> {
         // Whether there is such a device at all is told best by libibverbs.
+        super::fork::keep_pages();
         let (_list, device) = Self::find(name)?;
         let mut in_use = IN_USE.lock();
         let known = in_use.get(name).and_then(Weak::upgrade);

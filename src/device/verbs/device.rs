@@ -116,6 +116,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Opens the device of this name.
     pub(super) fn open(name: &str) -> Result<Arc<Self>, VerbsOpenError> {
+        super::fork::keep_pages();
         let (_list, device) = Self::find(name)?;
         // SAFETY: the device is in the list, which lives until the end of this function.
         let raw = unsafe { sys::ibv_open_device(device.as_ptr()) };

@@ -16,6 +16,7 @@
 //! | `cm` | rdma_cm: its events, its ids, and the devices that it opened |
 //! | `mcast`, `ipoib` | groups, through rdma_cm or by a plain attach; where rdma_cm finds an InfiniBand port |
 //! | `event` | asynchronous events |
+//! | `fork` | children of this process, and pages that stay ours |
 //!
 //! # What Soft-RoCE taught
 //! An address handle must have a GRH. A send above the MTU is told as a success and never sent, and one that was
@@ -30,6 +31,7 @@ mod cq;
 mod device;
 mod error;
 mod event;
+mod fork;
 mod gid;
 mod ipoib;
 mod layout;
@@ -66,6 +68,7 @@ use self::device::Context;
 pub use self::device::list_devices;
 pub use self::error::VerbsOpenError;
 use self::event::Reader;
+pub(crate) use self::fork::count as forks;
 use self::mcast::Membership;
 use self::open::Port;
 pub use self::open::VerbsConfig;

@@ -4,6 +4,7 @@ use qcast_proto::publish::Hold;
 
 use super::rig::{MILLI, Rig, SECOND};
 use crate::device::sim::Outcome;
+use crate::engine::event::NodeEvent;
 
 /// One node in two groups of different keys, and a stranger who knows one of them.
 #[test]
@@ -37,8 +38,43 @@ fn two_groups_of_one_node_have_keys_of_their_own() {
     assert!(rig.fabric.tally(Outcome::WrongQkey) >= 500);
     assert!(rig.nodes[2].engine.device().counters().qkey_violations >= 500);
     assert_eq!(rig.nodes[1].engine.device().counters().qkey_violations, 0);
+    // Which of its groups they were for the node cannot know.
+    assert_eq!(rig.nodes[2].engine.group_counters(closed[2]).qkey_violations, 0);
+    let told: u64 = rig
+        .events(2)
+        .iter()
+        .map(|event| match event {
+            NodeEvent::QKeyViolations { datagrams, groups } => {
+                assert_eq!(groups[..], ["open", "closed"]);
+                *datagrams
+            }
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    assert_eq!(told, rig.nodes[2].engine.counters().qkey_violations);
+    assert_eq!(rig.events(1), []);
     rig.close(0);
     rig.close(1);
+}
+
+/// The only group of a node is the one that strangers were at, however many they are told at once.
+#[test]
+fn strangers_are_counted_against_the_only_group() {
+    let mut rig = Rig::new(3);
+    for _ in 0..2 {
+        rig.add();
+    }
+    let ours = rig.join(0, "g", "secret");
+    let theirs = rig.join(1, "g", "guess");
+    rig.subscribe(1, theirs);
+    rig.publisher(0, ours);
+    rig.publish(0, 2000);
+    rig.run_for(2 * SECOND);
+    let rejected = rig.nodes[1].engine.counters().qkey_violations;
+    assert!(rejected >= 2000);
+    assert_eq!(rig.nodes[1].engine.group_counters(theirs).qkey_violations, rejected);
+    let events = rig.events(1);
+    assert!((1..=4).contains(&events.len()), "{events:?}");
 }
 
 /// DESIGN: a publisher that is held back is told by whom.

@@ -8,6 +8,7 @@ mod addresses;
 mod closing;
 mod control;
 mod devices;
+mod drain;
 mod events;
 mod faults;
 mod groups;

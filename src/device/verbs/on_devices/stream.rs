@@ -3,21 +3,28 @@
 use std::process::Command;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::subscribe::Notice;
 
 use super::super::QpId;
 use crate::device::spec::DeviceSpec;
-use crate::{Delivery, Node, Publisher, Subscriber};
+use crate::{
+    Delivery, FlowPolicy, Node, NodeBuilder, NodeEvent, NodeEvents, Publisher, Subscriber,
+};
 
 /// A node on the first or the last of the devices.
 fn node(at: usize) -> Node {
+    builder(at).open().unwrap()
+}
+
+fn builder(at: usize) -> NodeBuilder {
     // RUST_LOG=qcast=debug shows what happens.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     let spec = super::config(at).spec;
-    Node::builder().device(DeviceSpec::Verbs(spec)).open().unwrap()
+    Node::builder().device(DeviceSpec::Verbs(spec))
 }
 
 /// A publisher and a subscriber of one group on two nodes.
@@ -25,6 +32,20 @@ fn pair(group: &str) -> (Node, Publisher, Node, Subscriber) {
     let (ours, theirs) = (node(0), node(1));
     let subscriber = theirs.group(group).join().unwrap().subscriber().open().unwrap();
     let publisher = ours.group(group).join().unwrap().publisher().open().unwrap();
+    assert_eq!(publisher.wait_for(1, Duration::from_secs(10)), 1);
+    (ours, publisher, theirs, subscriber)
+}
+
+/// The same of a publisher that waits for a subscriber however long it is silent, and a subscriber's node made by `build`.
+fn patient_pair(
+    group: &str,
+    build: fn(NodeBuilder) -> NodeBuilder,
+) -> (Node, Publisher, Node, Subscriber) {
+    let (ours, theirs) = (node(0), build(builder(1)).open().unwrap());
+    let subscriber = theirs.group(group).join().unwrap().subscriber().open().unwrap();
+    let minute = Duration::from_secs(60);
+    let publisher = ours.group(group).join().unwrap().publisher();
+    let publisher = publisher.receiver_timeout(minute).grace(minute).open().unwrap();
     assert_eq!(publisher.wait_for(1, Duration::from_secs(10)), 1);
     (ours, publisher, theirs, subscriber)
 }
@@ -135,7 +156,169 @@ fn a_stream_goes_on_when_the_mtu_changes() {
     mtu(4200);
 }
 
+/// Case 90: the publisher's device is taken away while it publishes, then the subscriber's, each for a second. What the
+/// application holds of it stays whole, and nothing keeps the device from going.
+#[test]
+#[ignore = "needs the virtual machine: scripts/test vm"]
+fn a_stream_goes_on_when_devices_are_taken_away() {
+    let (ours, mut publisher, theirs, mut subscriber) = patient_pair("removal", |builder| builder);
+    let events = [ours.events(), theirs.events()];
+    publisher.send(b"to be kept").unwrap();
+    publisher.flush();
+    let kept = loop {
+        match subscriber.recv_timeout(Duration::from_secs(20)).unwrap().expect("it comes") {
+            Delivery::Message(message) => break message,
+            Delivery::Notice(_) => {}
+        }
+    };
+    let removals = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let take_away = |name: &'static str, link: &'static str| {
+            scope.spawn({
+                let removals = &removals;
+                move || {
+                    let begun = crate::runtime::instant();
+                    run("rdma", &format!("link delete {name}"));
+                    removals.lock().push((name, begun.elapsed()));
+                    std::thread::sleep(Duration::from_secs(1));
+                    run("rdma", &format!("link add {name} type rxe netdev {link}"));
+                }
+            });
+        };
+        stream(&mut publisher, &mut subscriber, 6000, |n| {
+            match n {
+                1000 => take_away("rxe0", "veth0"),
+                // Messages are held back while the first is away.
+                4000 => take_away("rxe1", "veth1"),
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        });
+    });
+    assert_eq!(&kept[..], b"to be kept");
+    let removals = removals.into_inner();
+    eprintln!("removals took {removals:?}");
+    for (name, took) in removals {
+        assert!(took < Duration::from_secs(5), "{name} was held for {took:?}");
+    }
+    for events in events {
+        let told = all(&events);
+        eprintln!("{told:?}");
+        let lost = told.iter().filter(|e| matches!(e, NodeEvent::DeviceLost { .. })).count();
+        let back = told.iter().filter(|e| matches!(e, NodeEvent::DeviceReturned { .. })).count();
+        assert_eq!((lost, back), (1, 1), "{told:?}");
+    }
+}
+
+fn all(events: &NodeEvents) -> Vec<NodeEvent> {
+    std::iter::from_fn(|| events.try_recv().unwrap()).collect()
+}
+
+/// A receive queue that runs dry for a second, because the node is not driven while a publisher waits for nobody, costs
+/// repairs and no message.
+#[test]
+#[ignore = "needs RDMA devices: scripts/test vm"]
+fn a_stream_goes_on_when_the_receive_queue_was_dry() {
+    let (ours, theirs) = (node(0), builder(1).srq_depth(64).open().unwrap());
+    let mut subscriber = theirs.group("dry").join().unwrap().subscriber().open().unwrap();
+    let publisher = ours.group("dry").join().unwrap().publisher().window(8192);
+    let mut publisher = publisher.policy(FlowPolicy::Unlimited).open().unwrap();
+    assert_eq!(publisher.wait_for(1, Duration::from_secs(10)), 1);
+    let starved = std::sync::Arc::new(Mutex::new(None));
+    stream(&mut publisher, &mut subscriber, 4000, |n| {
+        std::thread::sleep(Duration::from_micros(300));
+        if n == 1000 {
+            let (theirs, starved) = (theirs.clone(), std::sync::Arc::clone(&starved));
+            std::thread::spawn(move || {
+                let engine = theirs.runtime().engine();
+                std::thread::sleep(Duration::from_secs(1));
+                // Nothing is left of what was posted: all that came since is lost.
+                *starved.lock() = Some(engine.device().posted_recvs());
+            });
+        }
+    });
+    let (repaired, lost) = (subscriber.stats().repaired, subscriber.stats().lost);
+    eprintln!("{repaired} repaired, {lost} lost");
+    assert!(starved.lock().is_some() && repaired > 0 && lost == 0);
+}
+
+/// A group is drained while messages are published: they come when it is resumed.
+#[test]
+#[ignore = "needs RDMA devices: scripts/test vm"]
+fn a_drained_group_is_in_sqd_and_goes_on_when_it_is_resumed() {
+    let (ours, mut publisher, _theirs, mut subscriber) = pair("drain");
+    let group = publisher.group().clone();
+    stream(&mut publisher, &mut subscriber, 500, |n| {
+        if n % 100 != 50 {
+            return;
+        }
+        let drained = group.drain(Duration::from_secs(5)).unwrap();
+        let state = ours.runtime().engine().device_mut().query_qp(QpId(0)).unwrap().state;
+        assert_eq!(state, QpState::Sqd);
+        drained.resume().unwrap();
+    });
+    let journal = ours.journal();
+    assert!(journal.iter().all(|entry| entry.error.is_none()), "{journal:?}");
+    let sqd = journal.iter().filter(|entry| entry.to == QpState::Sqd).count();
+    assert_eq!(sqd, 5);
+}
+
+/// Cases 74 and 87: nodes with ten groups that come and go leave nothing, and go within a tenth of a second. 1,000 are
+/// what a release is tried with (QCAST_TEST_CYCLES).
+#[test]
+#[ignore = "needs RDMA devices: scripts/test vm"]
+fn nodes_with_ten_groups_leave_nothing_behind() {
+    let cycles = std::env::var("QCAST_TEST_CYCLES").map_or(20, |n| n.parse().unwrap());
+    let count = |folder: &str| std::fs::read_dir(folder).unwrap().count();
+    let held = || (count("/proc/self/fd"), count("/proc/self/task"));
+    let resident = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let objects = || {
+        let shown = Command::new("rdma").args(["resource", "show"]).output().unwrap();
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    let (mut closes, mut before) = (Vec::new(), None);
+    for cycle in 0..cycles {
+        let node = builder(cycle % 2).srq_depth(256).open().unwrap();
+        let groups: Vec<_> = (0..10)
+            .map(|n| {
+                let group = node.group(format!("cycle {n}")).join().unwrap();
+                let subscriber = group.subscriber().open().unwrap();
+                (group.publisher().window(16).open().unwrap(), subscriber)
+            })
+            .collect();
+        let begun = crate::runtime::instant();
+        drop(groups);
+        assert!(node.close(), "cycle {cycle}: the node was not closed");
+        closes.push(begun.elapsed());
+        // The first cycles load what is loaded once.
+        if cycle == cycles / 2 {
+            before = Some((held(), objects(), resident()));
+        }
+    }
+    let (held_before, objects_before, resident_before) = before.unwrap();
+    closes.sort();
+    let (p50, max) = (closes[closes.len() / 2], closes[closes.len() - 1]);
+    eprintln!(
+        "{cycles} cycles: close p50 {p50:?}, max {max:?}; {resident_before} KiB resident half-way, {} KiB at the end",
+        resident()
+    );
+    assert_eq!((held(), objects()), (held_before, objects_before));
+    assert!(resident() < resident_before + 4096);
+    // An emulated processor takes its time.
+    let emulated = std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("QEMU TCG");
+    let limit = Duration::from_millis(if emulated { 2000 } else { 100 });
+    assert!(p50 < limit, "closing takes {p50:?}");
+}
+
 fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {arguments}");
+    run("ip", arguments);
+}
+
+fn run(program: &str, arguments: &str) {
+    let status = Command::new(program).args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "{program} {arguments}");
 }
