@@ -46,7 +46,7 @@ impl Engine {
             self.keys.next_word = now + BETWEEN_WORDS;
             let datagrams = std::mem::take(&mut self.keys.untold);
             let groups: Vec<_> = self.groups.values().map(|g| g.setup.name.clone()).collect();
-            tracing::warn!(datagrams, ?groups, "datagrams had another QKey");
+            tracing::debug!(datagrams, ?groups, "datagrams had another QKey");
             self.tell(&NodeEvent::QKeyViolations { datagrams, groups });
         }
     }
