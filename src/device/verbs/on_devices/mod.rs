@@ -418,7 +418,7 @@ fn a_queue_pair_of_rdma_cm_gets_the_groups_key() {
     drop(device);
 
     let node = crate::Node::builder().device(crate::DeviceSpec::Verbs(spec)).open().unwrap();
-    let key = crate::QKey::new(0x0bad_cafe).unwrap();
+    let key = crate::QKey::new_checked(0x0bad_cafe).unwrap();
     let group = node.group("made by rdma_cm").qkey(key).join().unwrap();
     let journal = node.journal();
     assert_eq!(journal.len(), 1, "{journal:?}");
@@ -426,7 +426,9 @@ fn a_queue_pair_of_rdma_cm_gets_the_groups_key() {
     assert_eq!((journal[0].mask, &journal[0].error), (AttrMask::QKEY, &None));
     let info = node.runtime().engine().device_mut().query_qp(QpId(0)).unwrap();
     assert_eq!((info.state, info.qkey), (QpState::Rts, 0x0bad_cafe));
-    // From ERR it comes back by the walk through RESET like any other, with the group's key.
+    // From ERR it comes back by the walk through RESET like any other, with the group's key. A publisher speaks up now and
+    // then, and finds that it cannot send.
+    let _publisher = group.publisher().open().unwrap();
     group.break_qp().unwrap();
     for _ in 0..5000 {
         if node.journal().len() > 4 {
