@@ -79,7 +79,9 @@ impl Node {
 
     /// The port's counters since the node was opened.
     pub fn counters(&self) -> PortCounters {
-        self.runtime().engine().device().counters()
+        let mut engine = self.runtime().engine();
+        engine.device_mut().refresh_counters();
+        engine.device().counters()
     }
 
     /// Numbers of the cache of address handles.

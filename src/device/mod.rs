@@ -159,8 +159,12 @@ pub trait Device: Send {
     /// Takes one asynchronous event. Events are acknowledged when they are taken.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
 
-    /// The port's counters, from the opening of the device on.
+    /// The port's counters, from the opening of the device on. Those that the hardware keeps are as they were when they
+    /// were last looked at, a second ago at most: [`Device::refresh_counters`] looks now.
     fn counters(&self) -> PortCounters;
+
+    /// Looks at the counters that the hardware keeps.
+    fn refresh_counters(&mut self) {}
 
     /// How many receives are posted to the SRQ now.
     fn posted_recvs(&self) -> usize;

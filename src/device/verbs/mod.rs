@@ -279,6 +279,15 @@ impl Device for VerbsDevice {
         self.counters
     }
 
+    fn refresh_counters(&mut self) {
+        if !self.lost {
+            match self.context.query_port(self.port.number) {
+                Ok(attr) => self.note_violations(&attr),
+                Err(error) => tracing::debug!(device = %self.caps.name, %error, "no counters"),
+            }
+        }
+    }
+
     fn posted_recvs(&self) -> usize {
         self.posted.len()
     }

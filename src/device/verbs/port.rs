@@ -33,12 +33,16 @@ impl VerbsDevice {
                 return;
             }
         };
-        let more = attr.qkey_viol_cntr.wrapping_sub(self.violations);
-        self.violations = attr.qkey_viol_cntr;
-        self.counters.qkey_violations += u64::from(more);
+        self.note_violations(&attr);
         self.look_at_port(&attr);
         let qps: Vec<QpId> = self.qps.iter().map(|(id, _)| QpId(id)).collect();
         qps.into_iter().for_each(|qp| self.examine(qp));
+    }
+
+    pub(super) fn note_violations(&mut self, attr: &sys::ibv_port_attr) {
+        let more = attr.qkey_viol_cntr.wrapping_sub(self.violations);
+        self.violations = attr.qkey_viol_cntr;
+        self.counters.qkey_violations += u64::from(more);
     }
 
     fn look_at_port(&mut self, attr: &sys::ibv_port_attr) {
