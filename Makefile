@@ -4,7 +4,7 @@ CARGO ?= cargo
 DIST ?= bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-device lint docs bench bench-peers fresh clean
+.PHONY: help setup build demo test test-device lint docs bench bench-peers bench-verbs fresh clean
 
 help: ## list the targets
 	@echo "qcast: reliable publish/subscribe over RDMA unreliable datagrams"
@@ -39,6 +39,10 @@ bench: build ## measure throughput and latency, each against plain UDP in the sa
 
 bench-peers: ## measure the same workloads on other systems too (root; settings: benches/peers/README.md)
 	@benches/peers/run
+
+bench-verbs: build ## measure qcast against perftest's UD multicast on Soft-RoCE in a virtual machine; prints the ratio
+	@scripts/setup test
+	@tests/vm/run --timeout 1200 tests/vm/against-perftest
 
 fresh: ## prove setup, demo and test on a bare system: make fresh [DIST=bookworm|trixie]
 	@scripts/fresh $(DIST)

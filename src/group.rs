@@ -91,7 +91,7 @@ impl Group {
     }
 
     /// Moves the group's queue pair to ERR behind the node's back, as an adapter does that fails: for tests and
-    /// measurements of recovery. The node finds out and brings it back, and streams go on.
+    /// measurements of recovery. The node finds out when it next sends, and brings it back; streams go on.
     ///
     /// # Errors
     /// The device refused. Nothing was changed.

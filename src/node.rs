@@ -88,7 +88,11 @@ impl Node {
 
     /// The port's counters since the node was opened.
     pub fn counters(&self) -> PortCounters {
-        self.runtime().look(|engine| engine.counters()).unwrap_or_default()
+        let counters = |engine: &mut Engine| {
+            engine.device_mut().refresh_counters();
+            engine.counters()
+        };
+        self.runtime().look(counters).unwrap_or_default()
     }
 
     /// What the control group dropped and refused: notices of keys, and services.

@@ -95,9 +95,9 @@ impl fmt::Display for Chain<'_> {
         f.write_str(&said)?;
         let mut source = self.0.source();
         while let Some(error) = source {
-            // A transparent error says what its source says.
+            // Many errors say at their end what their source says, and transparent ones say nothing else.
             let next = error.to_string();
-            if next != said {
+            if !said.ends_with(&next) {
                 write!(f, ": {next}")?;
             }
             said = next;

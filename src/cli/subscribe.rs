@@ -129,6 +129,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
     };
     let stats = subscriber.stats();
     let rejected = node.counters().qkey_violations;
+    let foreign = group.counters().foreign;
     drop(subscriber);
     worked?;
 
@@ -140,6 +141,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
                 "event": "summary", "messages": sub.messages, "bytes": sub.bytes,
                 "seconds": seconds.as_secs_f64(), "naks": stats.naks, "repairs": stats.repaired,
                 "lost_frames": stats.lost, "rejected_datagrams": rejected, "reason": rejection(rejected),
+                "foreign_datagrams": foreign,
             })
         },
         || {

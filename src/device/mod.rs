@@ -165,8 +165,12 @@ pub trait Device: Send {
         PKey::DEFAULT
     }
 
-    /// The port's counters, from the opening of the device on.
+    /// The port's counters, from the opening of the device on. Those that the hardware keeps are as they were when they
+    /// were last looked at, a second ago at most: [`Device::refresh_counters`] looks now.
     fn counters(&self) -> PortCounters;
+
+    /// Looks at the counters that the hardware keeps.
+    fn refresh_counters(&mut self) {}
 
     /// How many receives are posted to the SRQ now.
     fn posted_recvs(&self) -> usize;

@@ -186,7 +186,7 @@ impl Engine {
         let Some(Absence { since, .. }) = self.absence.take() else { return };
         let (device, gid) = (self.device.caps().name.clone(), self.device.port().gid);
         let after = now.saturating_since(since);
-        tracing::info!(device, %gid, ms = after.as_millis() as u64, "the device is back");
+        tracing::warn!(device, %gid, ms = after.as_millis() as u64, "the device is back");
         self.tell(&NodeEvent::DeviceReturned { device, gid, after });
     }
 }

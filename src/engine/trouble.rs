@@ -47,7 +47,7 @@ impl Engine {
             let datagrams = std::mem::take(&mut self.keys.untold);
             let names = self.groups.values().map(|g| &g.setup.name);
             let groups: Vec<_> = names.filter(|name| *name != CONTROL_GROUP).cloned().collect();
-            tracing::warn!(datagrams, ?groups, "datagrams had another QKey");
+            tracing::debug!(datagrams, ?groups, "datagrams had another QKey");
             self.tell(&NodeEvent::QKeyViolations { datagrams, groups });
         }
     }

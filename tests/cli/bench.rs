@@ -86,6 +86,19 @@ fn latency_answers_every_request() {
 }
 
 #[test]
+fn recovery_is_measured_and_loses_nothing() {
+    let report = object(&["bench", "recovery", "--samples", "20", "--seconds", "0.5", "--json"]);
+    expect_keys(
+        &report,
+        &["device", "samples", "reset_walk_p50_us", "recreate_p50_us", "ratio", "stream_gap_ms"],
+    );
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert!(number("reset_walk_p50_us") > 0.0 && number("ratio") > 0.0, "{report}");
+    assert!(number("stream_gap_ms") > 0.0 && number("subscriber_gap_ms") > 0.0, "{report}");
+    assert_eq!((&report["lost_messages"], &report["duplicate_messages"]), (&0.into(), &0.into()));
+}
+
+#[test]
 fn a_measurement_that_is_interrupted_leaves_no_process() {
     let mut command = qcast(&["bench", "throughput", "--seconds", "600"]);
     let mut bench = Run::of(command.env("RUST_LOG", "info"));

@@ -31,6 +31,12 @@ pub(crate) trait Bench: Sized {
         let _ = (n, qp, status);
         false
     }
+
+    /// Takes device `n` away, as its remover would; `false` if there is no way to.
+    fn lose(&mut self, n: usize) -> bool {
+        let _ = n;
+        false
+    }
 }
 
 /// Receives that fit an SRQ.

@@ -93,6 +93,8 @@ macro_rules! conformance {
             conformance!(@topic [$(#[$attr])*] $bench, teardown: [
                 objects_can_be_made_and_destroyed_again_and_again,
                 a_queue_pair_that_is_gone_is_unknown,
+                buffers_outlive_their_device,
+                a_device_that_is_gone_says_so_once_and_gives_sends_back,
             ]);
         }
     };

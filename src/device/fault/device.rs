@@ -421,6 +421,10 @@ impl<D: Device> Device for FaultDevice<D> {
         self.inner.pkey()
     }
 
+    fn refresh_counters(&mut self) {
+        self.inner.refresh_counters();
+    }
+
     fn counters(&self) -> PortCounters {
         let mut counters = self.inner.counters();
         counters.received = counters.received.saturating_sub(self.incoming.drops);

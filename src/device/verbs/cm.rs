@@ -22,6 +22,7 @@ use super::device::{Borrowed, Context, set_nonblocking};
 use super::error::VerbsOpenError;
 use super::mcast::GroupAddress;
 use super::pd::Pd;
+use super::presence;
 use super::ret;
 use crate::device::DeviceError;
 
@@ -310,9 +311,12 @@ impl Context {
             return Ok(context);
         }
         let failed = |source| VerbsOpenError::Open { name: name.into(), source };
-        let (list, contexts) = CmDevices::list().map_err(failed)?;
+        let (list, contexts) = CmDevices::list().map_err(VerbsOpenError::NoRdmaCm)?;
         let found = contexts.into_iter().find(|raw| Self::device_name(*raw) == name);
         let Some(raw) = found else {
+            if let Some(error) = presence::closed_node(presence::ROOT.as_ref(), name) {
+                return Err(error);
+            }
             return Err(failed(DeviceError::NoSuch(
                 "device of rdma_cm (see /dev/infiniband/rdma_cm)",
             )));

@@ -120,8 +120,11 @@ impl Context {
         let (_list, device) = Self::find(name)?;
         // SAFETY: the device is in the list, which lives until the end of this function.
         let raw = unsafe { sys::ibv_open_device(device.as_ptr()) };
-        let raw = ret::pointer("ibv_open_device", raw)
-            .map_err(|source| VerbsOpenError::Open { name: name.into(), source })?;
+        let raw = ret::pointer("ibv_open_device", raw).map_err(|source| {
+            // libibverbs says ENOENT of a file that it may not open.
+            presence::closed_node(presence::ROOT.as_ref(), name)
+                .unwrap_or_else(|| VerbsOpenError::Open { name: name.into(), source })
+        })?;
         Ok(Arc::new(Self::of(raw, device, Owner::Us)))
     }
 

@@ -46,6 +46,12 @@ pub enum VerbsOpenError {
         /// The devices.
         devices: Vec<String>,
     },
+    /// rdma_cm cannot be used.
+    #[error(
+        "rdma_cm cannot be used ({0}): load its module rdma_ucm (as root: modprobe rdma_ucm) and give this user access to \
+         /dev/infiniband/rdma_cm, or join groups without it by ?join=ip after the device's name"
+    )]
+    NoRdmaCm(#[source] DeviceError),
     /// There is no device of this name.
     #[error("there is no RDMA device {name:?}; this host has {}", .have.join(", "))]
     NoSuchDevice {

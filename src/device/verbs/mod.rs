@@ -89,7 +89,8 @@ pub struct VerbsDevice {
     // In the order in which they are to be dropped: what refers to others comes before them.
     memberships: Vec<Membership>,
     qps: Slab<Qp>,
-    cm: CmChannel,
+    /// None if neither queue pairs nor groups need rdma_cm.
+    cm: Option<CmChannel>,
     numbers: BTreeMap<Qpn, QpId>,
     ahs: AhTable,
     posted: Posted,
@@ -186,7 +187,7 @@ impl Device for VerbsDevice {
         let id = match self.qp_by {
             QpBy::Verbs => None,
             QpBy::RdmaCm => {
-                let id = CmId::create(&self.cm)?;
+                let id = CmId::create(self.cm_channel()?)?;
                 id.bind(self.cm_address()?)?;
                 Some(id)
             }
@@ -289,6 +290,15 @@ impl Device for VerbsDevice {
         self.counters
     }
 
+    fn refresh_counters(&mut self) {
+        if !self.lost {
+            match self.context.query_port(self.port.number) {
+                Ok(attr) => self.note_violations(&attr),
+                Err(error) => tracing::debug!(device = %self.caps.name, %error, "no counters"),
+            }
+        }
+    }
+
     fn posted_recvs(&self) -> usize {
         self.posted.len()
     }
@@ -303,6 +313,10 @@ impl Device for VerbsDevice {
 }
 
 impl VerbsDevice {
+    fn cm_channel(&self) -> Result<&CmChannel, DeviceError> {
+        self.cm.as_ref().ok_or(DeviceError::NoSuch("channel of rdma_cm"))
+    }
+
     /// A queue pair of this kind in RESET.
     #[cfg(test)]
     fn create_qp_of(&mut self, kind: QpType) -> Result<QpId, DeviceError> {

@@ -23,7 +23,7 @@ use super::qp::{Qp, Shape};
 use super::srq::{Posted, Srq};
 use super::{VerbsDevice, memlock};
 use crate::device::buf::GRH_BYTES;
-use crate::device::spec::{QpBy, VerbsSpec};
+use crate::device::spec::{JoinBy, QpBy, VerbsSpec};
 use crate::device::{DeviceCaps, DeviceError, PortCounters};
 
 /// How a device is opened.
@@ -99,13 +99,17 @@ impl VerbsDevice {
         let channel = Channel::create(&context)?;
         let recv_cq = Cq::create(&context, &channel, srq_depth)?;
         let srq = Srq::create(&pd, srq_depth)?;
-        let cm = CmChannel::create()?;
+        let cm = match (config.spec.qp, config.spec.join) {
+            (QpBy::Verbs, JoinBy::Membership) => None,
+            _ => Some(CmChannel::create().map_err(VerbsOpenError::NoRdmaCm)?),
+        };
         let ahs = AhTable::new(&pd, max_ah)?;
         super::device::set_nonblocking(
             &super::device::Borrowed(context.async_fd()),
             "fcntl of a context",
         )?;
-        let sources = vec![channel.fd(), context.async_fd(), cm.fd(), ahs.fd()];
+        let mut sources = vec![channel.fd(), context.async_fd(), ahs.fd()];
+        sources.extend(cm.as_ref().map(CmChannel::fd));
         let max_inline = probe_inline(&pd, &context, &channel, &recv_cq, &srq, send_depth)?;
         let caps = DeviceCaps {
             name: format!("verbs:{}/{number}", config.spec.name),

@@ -37,12 +37,16 @@ impl VerbsDevice {
                 return;
             }
         };
-        let more = attr.qkey_viol_cntr.wrapping_sub(self.violations);
-        self.violations = attr.qkey_viol_cntr;
-        self.counters.qkey_violations += u64::from(more);
+        self.note_violations(&attr);
         self.look_at_port(&attr);
         let qps: Vec<QpId> = self.qps.iter().map(|(id, _)| QpId(id)).collect();
         qps.into_iter().for_each(|qp| self.examine(qp));
+    }
+
+    pub(super) fn note_violations(&mut self, attr: &sys::ibv_port_attr) {
+        let more = attr.qkey_viol_cntr.wrapping_sub(self.violations);
+        self.violations = attr.qkey_viol_cntr;
+        self.counters.qkey_violations += u64::from(more);
     }
 
     fn look_at_port(&mut self, attr: &sys::ibv_port_attr) {
@@ -136,7 +140,9 @@ impl VerbsDevice {
             None => match self.join {
                 JoinBy::RdmaCm => {
                     let (local, link) = (self.cm_address()?, self.port.link);
-                    self.memberships.push(Membership::begin(&self.cm, qp, mgid, local, link)?);
+                    let channel = self.cm_channel()?;
+                    let begun = Membership::begin(channel, qp, mgid, local, link)?;
+                    self.memberships.push(begun);
                 }
                 JoinBy::Membership if self.port.link == LinkLayer::InfiniBand => {
                     return Err(DeviceError::Unsupported("join=ip on InfiniBand; leave it out"));
@@ -182,10 +188,10 @@ impl VerbsDevice {
                 // The subnet manager, the port's LID or its partitions changed. Such a join is over; another one is made.
                 tracing::warn!(mgid = %mgid.ip(), %error, "the fabric has ended a membership; joining anew");
                 let link = self.port.link;
-                let renewed = self.cm_address();
-                let renewed =
-                    renewed.and_then(|local| self.memberships[at].renew(&self.cm, local, link));
-                if let Err(error) = renewed {
+                let local = self.cm_address();
+                let Some(channel) = &self.cm else { return };
+                let group = &mut self.memberships[at];
+                if let Err(error) = local.and_then(|local| group.renew(channel, local, link)) {
                     tracing::warn!(mgid = %mgid.ip(), %error, "the group cannot be joined anew");
                 }
             }

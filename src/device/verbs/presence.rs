@@ -24,12 +24,24 @@ pub(super) fn why_no_device(root: &Path) -> VerbsOpenError {
     if nodes.is_empty() {
         return VerbsOpenError::NoUverbs { devices };
     }
-    let unreadable =
-        nodes.iter().find(|node| fs::OpenOptions::new().read(true).write(true).open(node).is_err());
-    match unreadable {
-        Some(node) => VerbsOpenError::Unreadable { node: node.display().to_string() },
-        None => VerbsOpenError::NoProvider { devices },
-    }
+    let closed = nodes.iter().find_map(|node| closed(node));
+    closed.unwrap_or(VerbsOpenError::NoProvider { devices })
+}
+
+/// Whether a device cannot be opened because its file cannot.
+pub(super) fn closed_node(root: &Path, device: &str) -> Option<VerbsOpenError> {
+    let class = root.join("sys/class/infiniband_verbs");
+    let is_its = |name: &String| {
+        let owner = fs::read_to_string(class.join(name).join("ibdev"));
+        owner.is_ok_and(|owner| owner.trim() == device)
+    };
+    let name = entries(&class).into_iter().find(is_its)?;
+    closed(&root.join("dev/infiniband").join(name))
+}
+
+fn closed(node: &Path) -> Option<VerbsOpenError> {
+    fs::OpenOptions::new().read(true).write(true).open(node).err()?;
+    Some(VerbsOpenError::Unreadable { node: node.display().to_string() })
 }
 
 fn entries(folder: &Path) -> Vec<String> {
@@ -86,5 +98,19 @@ mod tests {
         let whole = Fake::new("whole", &[&rxe, &uverbs], &["dev/infiniband/uverbs0"]);
         let error = why_no_device(&whole.0);
         assert!(matches!(&error, VerbsOpenError::NoProvider { devices } if devices == &["rxe0"]));
+    }
+
+    // libibverbs lists a device whose file is closed, and says no more than ENOENT when it is opened.
+    #[test]
+    fn a_device_whose_file_is_closed_is_known() {
+        let owner = "sys/class/infiniband_verbs/uverbs7/ibdev";
+        let host = Fake::new("closed", &[], &[owner]);
+        fs::write(host.0.join(owner), "mlx5_1\n").unwrap();
+        let error = closed_node(&host.0, "mlx5_1").unwrap();
+        assert!(matches!(&error, VerbsOpenError::Unreadable { node } if node.ends_with("uverbs7")));
+        assert!(closed_node(&host.0, "mlx5_0").is_none());
+        fs::create_dir_all(host.0.join("dev/infiniband")).unwrap();
+        fs::write(host.0.join("dev/infiniband/uverbs7"), "").unwrap();
+        assert!(closed_node(&host.0, "mlx5_1").is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::VerbsDevice;
-use super::cm::CmEvent;
+use super::cm::{CmChannel, CmEvent};
 use super::event::AsyncEvent;
 use crate::device::{Armed, DeviceError, DeviceEvent, QpId};
 
@@ -90,7 +90,7 @@ impl VerbsDevice {
                 Err(error) => DeviceEvent::AhFailed { ah, error },
             });
         }
-        while let Some((id, event)) = self.cm.event() {
+        while let Some((id, event)) = self.cm.as_ref().and_then(CmChannel::event) {
             let result = match event {
                 CmEvent::Joined(way) => Ok(way),
                 CmEvent::Failed(error) => Err(error),

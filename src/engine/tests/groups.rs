@@ -68,11 +68,18 @@ fn strangers_are_counted_against_the_only_group() {
     let theirs = rig.join(1, "g", "guess");
     rig.subscribe(1, theirs);
     rig.publisher(0, ours);
-    rig.publish(0, 2000);
-    rig.run_for(2 * SECOND);
+    for _ in 0..4 {
+        rig.publish(0, 500);
+        rig.run_for(300 * MILLI);
+        // Nothing of it wakes this device up; others do, or look once a second.
+        rig.touch(1);
+        rig.run_for(MILLI);
+    }
+    rig.run_for(SECOND);
     let rejected = rig.nodes[1].engine.counters().qkey_violations;
     assert!(rejected >= 2000);
-    assert_eq!(rig.nodes[1].engine.group_counters(theirs).qkey_violations, rejected);
+    let counted = rig.nodes[1].engine.group_counters(theirs).qkey_violations;
+    assert!((2000..=rejected).contains(&counted), "{counted} of {rejected}");
     let events = rig.events(1);
     assert!((1..=4).contains(&events.len()), "{events:?}");
 }

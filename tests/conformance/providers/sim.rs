@@ -85,6 +85,11 @@ macro_rules! sim_bench {
                 self.0.fabric.fail_next_send(n, qp, status);
                 true
             }
+
+            fn lose(&mut self, n: usize) -> bool {
+                self.0.fabric.lose(n);
+                true
+            }
         }
 
         conformance!($provider, $name);

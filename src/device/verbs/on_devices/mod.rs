@@ -364,3 +364,78 @@ fn errors_of_opening_say_what_to_do() {
     wrong.mtu = Some(1000);
     assert!(matches!(VerbsDevice::open(&wrong), Err(VerbsOpenError::BadMtu { .. })));
 }
+
+/// Soft-RoCE takes 56 queue pairs into a group. The next is told so, and the others hear on.
+#[test]
+#[ignore = "needs RDMA devices: scripts/test vm"]
+fn a_full_group_says_which_limits_there_are() {
+    let mgid = Gid::from(std::net::Ipv4Addr::new(239, 195, 7, 9));
+    let mut config = config(0);
+    // So many CQs are needed: they are small.
+    (config.srq_depth, config.send_depth) = (8, 2);
+    let mut device = VerbsDevice::open(&config).unwrap();
+    let [_, of_group, _] = device.mcast_limits;
+    if of_group > 1000 {
+        eprintln!("skip: {of_group} queue pairs in a group are too many to try");
+        return;
+    }
+    for n in 0..=of_group {
+        let qp = raw_walk(&mut device, QpType::Ud, QpState::Rts);
+        device.join(qp, mgid).unwrap();
+        let mut event = None;
+        until(std::slice::from_mut(&mut device), "the join", |devices| {
+            event = devices[0].poll_event();
+            event.is_some()
+        });
+        match event {
+            Some(DeviceEvent::Joined { .. }) => assert!(n < of_group, "{n} of {of_group}"),
+            Some(DeviceEvent::JoinFailed { error, .. }) => {
+                assert_eq!(n, of_group, "{error}");
+                assert!(matches!(error, DeviceError::AttachLimit { .. }), "{error}");
+                let says = format!("{n} are attached by this node");
+                let limit = format!("{of_group} queue pairs in one group");
+                let text = error.to_string();
+                assert!(text.contains(&says) && text.contains(&limit), "{text}");
+                device.destroy_qp(qp).unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Case 24: rdma_cm makes a queue pair with its own key. Ours takes its place, and the journal says how.
+#[test]
+#[ignore = "needs RDMA devices: scripts/test vm"]
+fn a_queue_pair_of_rdma_cm_gets_the_groups_key() {
+    let mut spec = config(0).spec;
+    spec.qp = QpBy::RdmaCm;
+    let mut config = VerbsConfig::new(spec.clone());
+    (config.srq_depth, config.send_depth) = (64, 16);
+    let mut device = VerbsDevice::open(&config).unwrap();
+    let qp = device.create_qp().unwrap();
+    let info = device.query_qp(qp).unwrap();
+    assert_eq!((info.state, info.qkey), (QpState::Rts, 0x0123_4567));
+    drop(device);
+
+    let node = crate::Node::builder().device(crate::DeviceSpec::Verbs(spec)).open().unwrap();
+    let key = crate::QKey::new_checked(0x0bad_cafe).unwrap();
+    let group = node.group("made by rdma_cm").qkey(key).join().unwrap();
+    let journal = node.journal();
+    assert_eq!(journal.len(), 1, "{journal:?}");
+    assert_eq!((journal[0].from, journal[0].to), (QpState::Rts, QpState::Rts));
+    assert_eq!((journal[0].mask, &journal[0].error), (AttrMask::QKEY, &None));
+    let info = node.runtime().engine().device_mut().query_qp(QpId(0)).unwrap();
+    assert_eq!((info.state, info.qkey), (QpState::Rts, 0x0bad_cafe));
+    // From ERR it comes back by the walk through RESET like any other, with the group's key. A publisher speaks up now and
+    // then, and finds that it cannot send.
+    let _publisher = group.publisher().open().unwrap();
+    group.break_qp().unwrap();
+    for _ in 0..5000 {
+        if node.journal().len() > 4 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let info = node.runtime().engine().device_mut().query_qp(QpId(0)).unwrap();
+    assert_eq!((info.state, info.qkey), (QpState::Rts, 0x0bad_cafe));
+}
