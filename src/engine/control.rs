@@ -325,6 +325,8 @@ impl Engine {
     pub(super) fn tell_diagnosis(&mut self, event: DiagnosisEvent) {
         let event = match event {
             DiagnosisEvent::KeyMismatch { name: group, member, theirs, ours, .. } => {
+                // A port's own counter is looked at once a second otherwise.
+                self.device.refresh_counters();
                 let rejected = self.counters().qkey_violations;
                 NodeEvent::KeyMismatch { group, member, theirs, ours, rejected }
             }

@@ -1,5 +1,6 @@
 //! What is wrong with the port, and telling of it once when it begins and once when it is over.
 
+use qcast_proto::node::CONTROL_GROUP;
 use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
@@ -36,16 +37,16 @@ impl Engine {
         let counted = self.counters().qkey_violations;
         let more = counted - std::mem::replace(&mut self.keys.counted, counted);
         self.keys.untold += more;
-        if more > 0
-            && self.groups.len() == 1
-            && let Some(only) = self.groups.values_mut().next()
-        {
+        // Everybody has the key of the control group.
+        let mut keyed = self.groups.values_mut().filter(|g| g.setup.name != CONTROL_GROUP);
+        if let (Some(only), None) = (keyed.next(), keyed.next()) {
             only.violations += more;
         }
         if self.keys.untold > 0 && now >= self.keys.next_word {
             self.keys.next_word = now + BETWEEN_WORDS;
             let datagrams = std::mem::take(&mut self.keys.untold);
-            let groups: Vec<_> = self.groups.values().map(|g| g.setup.name.clone()).collect();
+            let names = self.groups.values().map(|g| &g.setup.name);
+            let groups: Vec<_> = names.filter(|name| *name != CONTROL_GROUP).cloned().collect();
             tracing::debug!(datagrams, ?groups, "datagrams had another QKey");
             self.tell(&NodeEvent::QKeyViolations { datagrams, groups });
         }
