@@ -1,6 +1,7 @@
 //! Tests that need devices, named by `QCAST_TEST_DEVICES` (`rxe0,rxe1`; the first and the last are used): what is
 //! beside the contract's suite. `scripts/test vm` runs them.
 
+mod fork;
 mod stream;
 
 use std::collections::BTreeMap;

@@ -28,7 +28,7 @@ fn builder(at: usize) -> NodeBuilder {
 }
 
 /// A publisher and a subscriber of one group on two nodes.
-fn pair(group: &str) -> (Node, Publisher, Node, Subscriber) {
+pub(super) fn pair(group: &str) -> (Node, Publisher, Node, Subscriber) {
     let (ours, theirs) = (node(0), node(1));
     let subscriber = theirs.group(group).join().unwrap().subscriber().open().unwrap();
     let publisher = ours.group(group).join().unwrap().publisher().open().unwrap();
@@ -51,7 +51,7 @@ fn patient_pair(
 }
 
 /// Publishes `count` numbered messages, calls `disturb` after each, and checks that all arrive once and in order.
-fn stream(
+pub(super) fn stream(
     publisher: &mut Publisher,
     subscriber: &mut Subscriber,
     count: u32,
