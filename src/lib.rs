@@ -46,7 +46,9 @@
 
 pub mod device;
 pub mod engine;
+mod event;
 mod group;
+mod listener;
 mod node;
 mod publisher;
 mod runtime;
@@ -57,7 +59,9 @@ pub use device::PortCounters;
 pub use device::fault::{FaultPlan, FaultPlanError};
 pub use device::open::OpenDeviceError;
 pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
+pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
+pub use event::NodeEvents;
 pub use group::{Group, GroupBuilder, JoinError};
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};

@@ -100,6 +100,7 @@ impl Engine {
     pub(crate) fn close_outlets(&mut self) -> Vec<Waker> {
         let mut wakers = self.take_wakers();
         wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
+        self.events.close(&mut wakers);
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();

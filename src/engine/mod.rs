@@ -5,6 +5,8 @@
 //! it in virtual time.
 
 mod ah_cache;
+pub(crate) mod event;
+pub(crate) mod feed;
 mod group;
 mod handles;
 pub mod journal;
@@ -17,6 +19,7 @@ mod tests;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::task::Waker;
 
 use qcast_proto::addr::{PeerAddr, Qpn};
@@ -32,6 +35,8 @@ use crate::device::{
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
+use event::NodeEvent;
+use feed::{Feed, FeedQueue};
 use group::{EngineGroup, Joining};
 pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use handles::{Publisher, Subscriber};
@@ -93,6 +98,7 @@ pub struct Engine {
     completions: Vec<Completion>,
     /// Tasks to be woken after the turn.
     wakers: Vec<Waker>,
+    events: Feed<NodeEvent>,
     freed: Vec<SendBuf>,
     next_ticket: u64,
     drops_seen: u64,
@@ -113,6 +119,9 @@ const SEND_BUDGET: usize = 256;
 
 /// How often a node that is out of control frames looks for one.
 const NO_CONTROL: Duration = Duration::from_millis(1);
+
+/// Events that wait for each listener of the node.
+const MAX_EVENTS: usize = 256;
 
 /// Receives are posted in lots of at least this many.
 const REFILL: usize = 16;
@@ -179,6 +188,7 @@ impl Engine {
             waiting: Waiting::new(config.control_frames / 2),
             completions: Vec::with_capacity(RECV_BUDGET),
             wakers: Vec::new(),
+            events: Feed::new(MAX_EVENTS),
             freed: Vec::new(),
             next_ticket: 0,
             drops_seen: 0,
@@ -257,6 +267,17 @@ impl Engine {
             self.leaving.remove(&group);
             self.leave_group(group);
         }
+    }
+
+    /// Listens to what happens to the node.
+    pub(crate) fn listen(&mut self) -> Arc<FeedQueue<NodeEvent>> {
+        self.events.listen()
+    }
+
+    /// Tells whoever listens.
+    #[expect(dead_code, reason = "the events come next")]
+    pub(crate) fn tell(&mut self, event: &NodeEvent) {
+        self.events.put(event, &mut self.wakers);
     }
 
     /// Whether nothing is open or on its way out any more.
