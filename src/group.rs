@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Gid, QKey, group_address, group_address_v6};
+use qcast_proto::membership::{Profile, ProfileError};
 use qcast_proto::node::{GroupCounters, GroupId};
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
@@ -102,12 +103,14 @@ pub struct GroupBuilder {
     secret: Vec<u8>,
     mgid: Option<IpAddr>,
     timeout: Duration,
+    profile: Profile,
 }
 
 impl GroupBuilder {
     pub(crate) fn new(node: Node, name: String) -> Self {
         let timeout = Duration::from_secs(5);
-        Self { node, name, qkey: None, secret: Vec::new(), mgid: None, timeout }
+        let (secret, profile) = (Vec::new(), Profile::default());
+        Self { node, name, qkey: None, secret, mgid: None, timeout, profile }
     }
 
     /// The group's queue key, instead of one that follows from its name and secret.
@@ -135,6 +138,13 @@ impl GroupBuilder {
         self
     }
 
+    /// Something that members are to know of this one, as a key and a value: at most 8 pairs of 224 bytes in
+    /// all. Who it is they know from the node's name.
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.profile.metadata.push((key.into(), value.into()));
+        self
+    }
+
     /// Joins the group. Blocks until the join has ended.
     ///
     /// # Errors
@@ -143,12 +153,14 @@ impl GroupBuilder {
         if self.name.is_empty() || !is_sound_name(&self.name) {
             return Err(JoinError::Name(self.name));
         }
+        self.profile.check().map_err(JoinError::Metadata)?;
         let mgid = self.mgid.unwrap_or_else(|| match self.node.device().gid.ip() {
             IpAddr::V4(_) => IpAddr::V4(group_address(&self.name)),
             IpAddr::V6(_) => IpAddr::V6(group_address_v6(&self.name)),
         });
         let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
-        let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
+        let (name, profile) = (self.name.clone(), self.profile);
+        let setup = GroupSetup { name, mgid: Gid::from(mgid), qkey, profile };
         let runtime = self.node.runtime();
         let ticket = {
             let deadline = runtime.now() + self.timeout;
@@ -179,6 +191,9 @@ pub enum JoinError {
         "{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters"
     )]
     Name(String),
+    /// The metadata breaks a bound.
+    #[error(transparent)]
+    Metadata(ProfileError),
     /// The device refused.
     #[error(transparent)]
     Device(DeviceError),

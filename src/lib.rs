@@ -28,7 +28,7 @@
 //!
 //! # Features
 //! * `verbs` (default): real RDMA devices, through libibverbs and librdmacm.
-//! * `async`: [`Subscriber`] is a `futures_core::Stream`.
+//! * `async`: [`Subscriber`], [`ViewChanges`] and the like are `futures_core::Stream`s.
 //!
 //! # Threads
 //! Handles may be used from any thread. A [`Publisher`] and a [`Subscriber`] are each for one thread at
@@ -49,6 +49,7 @@ pub mod engine;
 mod event;
 mod group;
 mod listener;
+mod membership;
 mod node;
 mod publisher;
 mod runtime;
@@ -61,12 +62,17 @@ pub use device::open::OpenDeviceError;
 pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
+pub use engine::members::ViewChange;
 pub use event::NodeEvents;
 pub use group::{Group, GroupBuilder, JoinError};
+pub use membership::ViewChanges;
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
 pub use qcast_proto::addr::{NodeId, QKey, QKeyError, Sequence};
+pub use qcast_proto::membership::{
+    Member, MemberEvent, MemberInfo, MemberState, ProfileError, Role, View,
+};
 pub use qcast_proto::node::{GroupCounters, StreamStats};
 pub use qcast_proto::publish::{
     Closed, FlowPolicy, Hold, PublisherEvent, PublisherStats, Receiver,

@@ -101,6 +101,7 @@ impl Engine {
         let mut wakers = self.take_wakers();
         wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         self.events.close(&mut wakers);
+        self.member_feeds.values_mut().for_each(|feed| feed.close(&mut wakers));
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();
@@ -205,6 +206,10 @@ impl Engine {
                 Event::Notice { subscriber, notice } => (subscriber, Item::Notice(notice)),
                 Event::Publisher { publisher, event } => {
                     self.tell_publisher(publisher, event);
+                    continue;
+                }
+                Event::Member { group, event, version } => {
+                    self.tell_members(group, event, version);
                     continue;
                 }
                 Event::Repaired { waited } => {

@@ -11,6 +11,7 @@ mod group;
 mod handles;
 pub mod journal;
 pub(crate) mod lease;
+pub(crate) mod members;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
@@ -42,6 +43,7 @@ pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use handles::{Publisher, Subscriber};
 use journal::Journal;
 use lease::{Lease, RecvPool};
+use members::MemberFeeds;
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
 use waiting::{Waiter, Waiting};
@@ -99,6 +101,7 @@ pub struct Engine {
     /// Tasks to be woken after the turn.
     wakers: Vec<Waker>,
     events: Feed<NodeEvent>,
+    member_feeds: MemberFeeds,
     freed: Vec<SendBuf>,
     next_ticket: u64,
     drops_seen: u64,
@@ -189,6 +192,7 @@ impl Engine {
             completions: Vec::with_capacity(RECV_BUDGET),
             wakers: Vec::new(),
             events: Feed::new(MAX_EVENTS),
+            member_feeds: MemberFeeds::new(),
             freed: Vec::new(),
             next_ticket: 0,
             drops_seen: 0,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use qcast_proto::addr::{Gid, NodeId, QKey, group_address};
 use qcast_proto::buf::RxFrame;
+use qcast_proto::membership::Profile;
 use qcast_proto::node::{GroupId, NodeConfig, PublisherId, SubscriberId};
 use qcast_proto::publish::{Closed, PublisherConfig, PushError};
 use qcast_proto::subscribe::{Notice, SubscriberConfig};
@@ -122,6 +123,7 @@ impl Rig {
             name: group.into(),
             mgid: mgid(group),
             qkey: QKey::derive(group, secret.as_bytes()),
+            profile: Profile::default(),
         };
         self.touch(node);
         self.nodes[node].engine.start_join(setup, self.now + patience).unwrap()
