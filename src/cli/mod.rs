@@ -5,6 +5,7 @@
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
 mod bench;
+mod chat;
 mod clock;
 mod completions;
 mod decode;
@@ -12,6 +13,7 @@ mod demo;
 mod exit;
 mod incoming;
 mod input;
+mod join;
 mod listen;
 mod members;
 mod options;
@@ -53,6 +55,9 @@ enum Command {
     Sub(subscribe::SubArgs),
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
+    Members(members::MembersArgs),
+    Join(join::JoinArgs),
+    Chat(chat::ChatArgs),
     Decode(decode::DecodeArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
@@ -80,6 +85,9 @@ fn run(cli: Cli) -> Outcome {
         Command::Sub(args) => subscribe::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
+        Command::Members(args) => members::run(&args),
+        Command::Join(args) => join::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Decode(args) => decode(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
