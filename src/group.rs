@@ -138,7 +138,8 @@ impl GroupBuilder {
         self
     }
 
-    /// Something that members are to know of this one, as a key and a value: at most 8 pairs of 224 bytes in
+    /// Something that members are to know of this one, as a key and a value: at most
+    /// [`MAX_PAIRS`](qcast_proto::membership::MAX_PAIRS) of [`MAX_METADATA`](qcast_proto::membership::MAX_METADATA) bytes in
     /// all. Who it is they know from the node's name.
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.profile.metadata.push((key.into(), value.into()));

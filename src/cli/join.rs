@@ -1,5 +1,8 @@
 //! `qcast join`: being a member of a group until interrupted.
 
+use std::io::Read;
+use std::thread;
+
 use qcast::Progress;
 use serde_json::json;
 
@@ -27,6 +30,10 @@ pub(crate) struct JoinArgs {
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = values::pair)]
     metadata: Vec<(String, String)>,
 
+    /// Leave at the end of standard input too: with whoever started it, however that ended
+    #[arg(long)]
+    until_eof: bool,
+
     /// Print JSON: who is there as one object, then each change as another
     #[arg(long)]
     json: bool,
@@ -43,6 +50,9 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
     let node = args.node.open(Progress::Thread)?;
     let events = node.events();
     let group = args.group.join(&node, &key, &args.metadata)?;
+    if args.until_eof {
+        ask_at_end(std::io::stdin(), interrupt.clone());
+    }
     let (mut out, teller) = (Output::new(), Teller::new(args.json));
     teller.listening(&mut out, &node, &group)?;
     watch::lines(&group, &events, args.json, &interrupt, &mut out)?;
@@ -53,4 +63,13 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
         || format!("{} leaves {} behind", node.name(), count(others as u64, "member")),
     )?;
     Ok(Exit::Done)
+}
+
+/// Asks for an end of this process when there is nothing more to read.
+fn ask_at_end(mut stdin: impl Read + Send + 'static, interrupt: Interrupt) {
+    thread::spawn(move || {
+        let mut bytes = [0; 256];
+        while matches!(stdin.read(&mut bytes), Ok(1..)) {}
+        interrupt.ask();
+    });
 }

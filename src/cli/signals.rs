@@ -37,6 +37,11 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Asks for an end as a signal does.
+    pub(crate) fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     /// Whether a signal came.
     pub(crate) fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod bench;
+mod deploy;
 mod files;
 mod harness;
 mod pubsub;

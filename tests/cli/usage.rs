@@ -5,8 +5,20 @@ use std::process::Stdio;
 
 use crate::harness::{Folder, Run, group, qcast, run};
 
-const COMMANDS: [&str; 9] =
-    ["pub", "sub", "send", "receive", "bench", "sim", "demo", "decode", "completions"];
+const COMMANDS: [&str; 12] = [
+    "pub",
+    "sub",
+    "send",
+    "receive",
+    "members",
+    "join",
+    "chat",
+    "bench",
+    "sim",
+    "demo",
+    "decode",
+    "completions",
+];
 
 #[test]
 fn help_is_for_newcomers() {
@@ -20,6 +32,7 @@ fn help_is_for_newcomers() {
     for command in ["throughput", "latency", "raw", "floors"] {
         run(&["bench", command, "--help"]).expect(0);
     }
+    run(&["demo", "members", "--help"]).expect(0);
     let version = run(&["--version"]).expect(0);
     assert_eq!(version.stdout, [concat!("qcast ", env!("CARGO_PKG_VERSION"))]);
 }
@@ -75,6 +88,17 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["bench", "raw", "--size", "65508"], "65507"),
         (&["bench", "latency", "--rate", "1e9", "--seconds", "100"], "requests"),
         (&["demo", "--loss", "110%"], "below 1"),
+        (&["demo", "members", "--members", "4"], "5..=64"),
+        (&["demo", "--loss", "0.1", "members"], "cannot be used with"),
+        (&["members"], "GROUP"),
+        (&["members", "x", "--settle", "1", "--watch"], "cannot be used with"),
+        (&["join", "a\nb"], "control characters"),
+        (&["join", "x", "--meta", "rack"], "KEY=VALUE"),
+        (&["join", "x", "--meta", "=7"], "KEY=VALUE"),
+        (&["join", "x", "--meta", "k=1", "--meta", "k=2"], "given twice"),
+        (&["join", "x", "--meta", "k=\u{1b}[2J"], "control character"),
+        (&["join", "x", "--meta", &format!("k={long}{long}{long}")], "at most"),
+        (&["chat", "x", "--name", ""], "empty"),
         (&["decode"], "FILE"),
         (&["completions", "cmd"], "bash"),
     ] {

@@ -124,6 +124,11 @@ impl Told {
         Some(Self::new(text, weight, object))
     }
 
+    /// Something that this program did, now.
+    pub(crate) fn step(text: &str) -> Self {
+        Self::new(text.to_owned(), Weight::Notable, json!({ "event": "step", "text": text }))
+    }
+
     /// Something about this node itself, now.
     pub(crate) fn node(event: &NodeEvent) -> Self {
         let text = event.to_string();
