@@ -8,6 +8,7 @@ mod flow;
 mod groups;
 mod lifecycle;
 mod manual;
+mod membership;
 mod messages;
 mod rig;
 mod stress;

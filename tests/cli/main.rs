@@ -9,6 +9,7 @@ mod bench;
 mod deploy;
 mod files;
 mod harness;
+mod members;
 mod pubsub;
 mod sim;
 mod usage;

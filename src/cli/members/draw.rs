@@ -151,6 +151,7 @@ fn details(board: &Board, height: usize, lines: &mut Lines<'_>) {
     let start = lines.at;
     lines.line("DETAILS", HEADING);
     match board.place().and_then(|place| board.rows.get(place)) {
+        None if board.chosen.is_none() => lines.line("no member is chosen", Style::new()),
         None => lines.line("the chosen member is gone", Style::new()),
         Some(row) => {
             let wide = lines.width();
