@@ -13,6 +13,7 @@ use crate::device::DeviceError;
 use crate::engine::{GroupSetup, JoinFailure};
 use crate::node::Node;
 use crate::publisher::PublisherBuilder;
+use crate::runtime;
 use crate::subscriber::SubscriberBuilder;
 
 /// A joined group.
@@ -88,10 +89,32 @@ impl Group {
         self.inner.node.runtime().engine().group_counters(self.inner.id)
     }
 
+    /// Leaves the group, and waits until the other members were told: some 50 ms. Dropping the last handle leaves
+    /// it too, without the wait; a process that ends right after it may be taken for failed if that first
+    /// word is lost.
+    ///
+    /// Says whether the group was left: while another handle, a publisher, a subscriber or a listener of it is
+    /// there, it is not.
+    pub fn leave(self) -> bool {
+        let (node, id) = (self.inner.node.clone(), self.inner.id);
+        let Some(inner) = Arc::into_inner(self.inner) else { return false };
+        drop(inner);
+        let deadline = runtime::instant() + LEAVING;
+        while node.runtime().engine().has_group(id) && runtime::instant() < deadline {
+            // A manual node is driven by this.
+            node.runtime().turn_now();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     pub(crate) fn id(&self) -> GroupId {
         self.inner.id
     }
 }
+
+/// How long [`Group::leave`] waits at most.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// Sets a group up.
 #[derive(Clone, Debug)]

@@ -65,6 +65,9 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
     }
     let unconfirmed = talk.end();
     talk.hear(&node, &mut out)?;
+    drop(talk.subscriber);
+    drop(talk.changes);
+    group.leave();
     if unconfirmed.is_empty() {
         return Ok(Exit::Done);
     }

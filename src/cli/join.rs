@@ -57,6 +57,8 @@ pub(crate) fn run(args: &JoinArgs) -> Outcome {
     teller.listening(&mut out, &node, &group)?;
     watch::lines(&group, &events, args.json, &interrupt, &mut out)?;
     let others = group.members().members.iter().filter(|member| !member.own).count();
+    // The others are to hear it before this process is gone.
+    group.leave();
     teller.tell(
         &mut out,
         || json!({ "event": "summary", "members": others }),

@@ -61,6 +61,11 @@ impl Engine {
         self.node.set_profile(group, profile)
     }
 
+    /// Whether a group is there, be it only to be left.
+    pub(crate) fn has_group(&self, group: GroupId) -> bool {
+        self.groups.contains_key(&group)
+    }
+
     /// Tells whoever listens to the group.
     pub(super) fn tell_members(&mut self, group: GroupId, event: MemberEvent, version: u64) {
         tracing::debug!(event = event.name(), member = event.info().name, version, "membership");

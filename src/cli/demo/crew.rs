@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use super::super::clock::unix;
 use super::super::exit::Failure;
 use super::super::process::{Process, Stderr};
 use super::super::signals::Interrupt;
@@ -29,6 +30,7 @@ struct Member {
 pub(super) struct Seen {
     /// When, by the clock that all processes of a host share.
     pub(super) at: Duration,
+    /// Empty if it was done by the demonstration itself.
     pub(super) by: String,
     /// One word: `joined`, `left`, `failed` …
     pub(super) change: String,
@@ -38,7 +40,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    fn is_done(&self) -> bool {
+        self.by.is_empty()
+    }
+
     pub(super) fn json(&self) -> Value {
+        if self.is_done() {
+            return json!({ "event": "done", "time": self.at.as_secs_f64(), "what": self.change });
+        }
         json!({
             "event": "seen", "time": self.at.as_secs_f64(), "by": self.by, "change": self.change,
             "whom": self.whom,
@@ -88,6 +97,17 @@ impl Crew {
         Ok(())
     }
 
+    /// Something that is done to the members, now.
+    pub(super) fn done(&mut self, what: &str) {
+        self.log.push(Seen {
+            at: unix(),
+            by: String::new(),
+            change: what.into(),
+            whom: String::new(),
+            life: 0,
+        });
+    }
+
     /// Takes in what members have reported by now.
     pub(super) fn read(&mut self) -> Result<(), Failure> {
         for member in &mut self.members {
@@ -119,20 +139,27 @@ impl Crew {
             }
         }
         let line = |(first, last, count): &(&Seen, &Seen, usize)| {
+            if first.is_done() {
+                return format!("{}  {}", at(first.at), first.change);
+            }
             let after = last.at.saturating_sub(first.at).as_millis();
             let by = match count {
-                1 => format!("by {}", first.by),
-                n => format!("by {n}, the last {after} ms after the first"),
+                1 => format!("(seen by {})", first.by),
+                n => format!("(seen by {n}, the last {after} ms after the first)"),
             };
-            format!("{}  {} {}  {by}", at(first.at), first.whom, first.change)
+            format!("{}    {} {} {by}", at(first.at), first.whom, first.change)
         };
         told.iter().map(line).collect()
     }
 
     /// The log, a line for each member that saw something.
     pub(super) fn every_line(&self) -> Vec<String> {
-        let line =
-            |seen: &Seen| format!("{}  {}: {} {}", at(seen.at), seen.by, seen.whom, seen.change);
+        let line = |seen: &Seen| {
+            if seen.is_done() {
+                return format!("{}  {}", at(seen.at), seen.change);
+            }
+            format!("{}    {}: {} {}", at(seen.at), seen.by, seen.whom, seen.change)
+        };
         self.log.iter().map(line).collect()
     }
 }

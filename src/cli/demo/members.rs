@@ -158,7 +158,10 @@ fn table(rows: &[Row], out: &mut Output) -> Result<(), Failure> {
     for row in rows {
         let slowest = row.slowest.map_or("-".into(), |time| Seconds(time).to_string());
         let bound = row.bound.map_or("-".into(), |bound| format!("{} s", bound.as_secs()));
-        let seen = format!("{} of {}", row.seen, row.wanted);
+        let seen = match row.wanted {
+            0 => "-".to_owned(),
+            wanted => format!("{} of {wanted}", row.seen),
+        };
         let verdict = row.failure.as_ref().map_or("ok".into(), |why| format!("FAILED: {why}"));
         out.line(
             format!("{:wide$}  {seen:>8}  {slowest:>9}  {bound:>6}  {verdict}", row.title)

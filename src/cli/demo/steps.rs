@@ -140,7 +140,8 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn say(&self, text: String) {
+    fn say(&mut self, text: String) {
+        self.crew.done(&text);
         // Nobody listens any more when the user has quit.
         let _ = self.say.send(text);
     }

@@ -61,15 +61,19 @@ pub(crate) fn run(args: &MembersArgs) -> Outcome {
     let mut out = Output::new();
     if !args.watch {
         look::look(&group, &events, args.settle, args.json, &interrupt, &mut out)?;
+        group.leave();
         return Ok(Exit::Done);
     }
     if watch::is_live(args.json) {
-        let mut live = watch::Live::new(group, events, &interrupt)?;
+        let mut live = watch::Live::new(group.clone(), events, &interrupt)?;
         while live.step()? == watch::Next::More {}
+        drop(live);
+        group.leave();
         return Ok(Exit::Done);
     }
     let teller = Teller::new(args.json);
     teller.listening(&mut out, &node, &group)?;
     watch::lines(&group, &events, args.json, &interrupt, &mut out)?;
+    group.leave();
     Ok(Exit::Done)
 }
