@@ -121,7 +121,7 @@ impl Engine {
             return self.replaced(now, id, qp, ah);
         }
         let address = self.address(qp);
-        let id = self.node.join(&setup.name, address);
+        let id = self.node.join(now, &setup.name, address);
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
         let group = EngineGroup {
             setup,
