@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Domain, Gid, NodeId};
-use qcast_proto::membership::MAX_HOST;
+use qcast_proto::membership::{MAX_HOST, MembershipConfig};
 use qcast_proto::node::NodeConfig;
 use qcast_proto::time::Instant;
 use qcast_proto::wire::control::is_sound_name;
@@ -253,6 +253,7 @@ impl NodeBuilder {
         let mut node = NodeConfig::new(id, runtime::incarnation(), name.clone());
         node.domain = self.domain;
         node.host = host_name();
+        node.membership = Some(MembershipConfig::default());
         if let Some(frames) = self.receive_window {
             node.receive_window = frames.max(1);
         }

@@ -124,7 +124,7 @@ impl Engine {
             return self.replaced(now, id, qp, ah);
         }
         let address = self.address(qp);
-        let id = self.node.join(&setup.name, address);
+        let id = self.node.join(now, &setup.name, address);
         if let Err(error) = self.node.set_profile(id, setup.profile.clone()) {
             tracing::warn!(group = setup.name, %error, "members see no metadata");
         }

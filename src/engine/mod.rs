@@ -262,9 +262,19 @@ impl Engine {
         self.leaving.insert(group);
     }
 
+    /// Members are told that this one leaves, once nothing else is to be said.
+    fn take_leave(&mut self, now: Instant) {
+        for group in &self.leaving {
+            if self.publishers.values().all(|p| p.group != *group) {
+                self.node.part(now, *group);
+            }
+        }
+    }
+
     fn leave_groups(&mut self) {
         let done = |group: &GroupId, e: &Self| {
             e.publishers.values().all(|p| p.group != *group)
+                && e.node.has_parted(*group)
                 && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
         };
         while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
@@ -302,6 +312,7 @@ impl Engine {
         let mut more = self.take_completions(now);
         self.recover(now);
         self.refill();
+        self.take_leave(now);
         self.take_room();
         more |= self.take_outboxes(now);
         if self.node.poll_timeout().is_some_and(|due| due <= now) {

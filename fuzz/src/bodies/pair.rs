@@ -99,7 +99,7 @@ impl Side {
         config.backlog = 64;
         let mut node = Node::new(Instant::ZERO, config, seed + n as u64);
         node.supply((0..CONTROL_FRAMES).map(|_| HeapFrame::new(MTU)));
-        let group = node.join("g", addr(n));
+        let group = node.join(Instant::ZERO, "g", addr(n));
         Self { node, group, address: addr(n), publishers: Vec::new(), subscribers: Vec::new() }
     }
 

@@ -8,13 +8,14 @@ use core::time::Duration;
 
 use crate::addr::{NodeId, PeerAddr};
 use crate::time::Instant;
+use crate::wire::control::is_sound_name;
 
 /// The most pairs of metadata.
 pub const MAX_PAIRS: usize = 8;
 
 /// The most bytes of metadata, keys and values together: with the longest names a beacon still fits the
 /// smallest path MTU.
-pub const MAX_METADATA: usize = 224;
+pub const MAX_METADATA: usize = 200;
 
 /// The longest host name in bytes, as Linux has it.
 pub const MAX_HOST: usize = 64;
@@ -178,4 +179,25 @@ pub(crate) fn check_metadata(metadata: &[(String, String)]) -> Result<(), Profil
         }
     }
     Ok(())
+}
+
+/// Whether what a peer says of itself may be kept and shown.
+/// Requirements: `R-MEMBER-2`.
+pub(crate) fn is_sound(name: &str, host: &str, metadata: &[(String, String)]) -> bool {
+    is_sound_name(name)
+        && is_sound_name(host)
+        && host.len() <= MAX_HOST
+        && check_metadata(metadata).is_ok()
+}
+
+/// The longest beginning of a name that is sound, for a host or a node that is called otherwise.
+pub(crate) fn sound_prefix(name: &str, max: usize) -> String {
+    let mut out = String::new();
+    for c in name.chars().filter(|c| !c.is_control()) {
+        if out.len() + c.len_utf8() > max {
+            break;
+        }
+        out.push(c);
+    }
+    out
 }

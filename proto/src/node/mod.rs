@@ -8,6 +8,7 @@
 
 mod event;
 mod group;
+mod members;
 mod transmit;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,7 @@ use core::time::Duration;
 
 use crate::addr::{Domain, GroupTag, NodeId, PeerAddr, Sequence, SessionId, StreamId};
 use crate::buf::{RxFrame, TxFrame};
-use crate::membership::{Profile, ProfileError, View};
+use crate::membership::{Membership, MembershipConfig};
 use crate::publish::{Hold, PublishStream, PublisherConfig, PublisherStats, Receiver};
 use crate::subscribe::stream::Subscription;
 use crate::subscribe::{StreamInfo, SubscriberConfig};
@@ -55,10 +56,13 @@ pub struct NodeConfig {
     pub max_streams_per_peer: usize,
     /// Of those, streams of one peer that are not described yet.
     pub max_unknown_per_peer: usize,
+    /// The pace and bounds of membership. Without it the node sends no beacons, has empty views, and
+    /// learns nothing of others but by their streams.
+    pub membership: Option<MembershipConfig>,
 }
 
 impl NodeConfig {
-    /// A node with this identity and name, and the default bounds.
+    /// A node with this identity and name and the default bounds, which takes no part in membership.
     pub fn new(id: NodeId, incarnation: u64, name: impl Into<String>) -> Self {
         Self {
             id,
@@ -71,6 +75,7 @@ impl NodeConfig {
             max_streams: 1024,
             max_streams_per_peer: 256,
             max_unknown_per_peer: 16,
+            membership: None,
         }
     }
 }
@@ -126,12 +131,17 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         self.control.extend(frames);
     }
 
-    /// Takes part in a group, in which this node is reached at `address`.
+    /// Takes part in a group, in which this node is reached at `address`. It is a member from now on.
     /// Requirements: `R-ID-2`.
-    pub fn join(&mut self, name: &str, address: PeerAddr) -> GroupId {
+    pub fn join(&mut self, now: Instant, name: &str, address: PeerAddr) -> GroupId {
         let id = GroupId(self.id());
         let session = SessionId(self.rng.u64(..));
-        self.groups.insert(id, Group::new(GroupTag::of(name), address, session));
+        let mut group = Group::new(id, GroupTag::of(name), address, session);
+        if let Some(config) = self.config.membership.clone() {
+            let own = members::own_info(&self.config, address);
+            group.members = Some(Membership::new(now, own, config, self.rng.u64(..)));
+        }
+        self.groups.insert(id, group);
         id
     }
 
@@ -139,28 +149,14 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn readdress(&mut self, now: Instant, group: GroupId, address: PeerAddr) {
         if let Some(group) = self.groups.get_mut(&group) {
             group.readdress(now, address);
+            group.readdress_member(now, &mut self.events);
         }
     }
 
     /// Leaves a group, with all that is open in it, at once. To part in good order, close publishers
-    /// and subscribers first.
+    /// and subscribers first, and then [`part`](Self::part).
     pub fn leave(&mut self, group: GroupId) {
         self.groups.remove(&group);
-    }
-
-    /// Who is in a group. Empty if it was left.
-    pub fn view(&self, group: GroupId) -> View {
-        let _ = group;
-        View::default()
-    }
-
-    /// Sets what this node wants known of itself in a group; members are told at once.
-    ///
-    /// # Errors
-    /// The profile breaks a bound, or the group was left.
-    pub fn set_profile(&mut self, group: GroupId, profile: Profile) -> Result<(), ProfileError> {
-        let _ = group;
-        profile.check()
     }
 
     /// Opens a stream. The header is what its [`Outbox`](crate::publish::Outbox) stamps on frames.
@@ -183,7 +179,10 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             session: g.session,
             sequence: Sequence(0),
         };
-        g.publishers.insert(id, PublishStream::new(now, g.session, stream, config));
+        let mut publisher = PublishStream::new(now, g.session, stream, config);
+        publisher.expect(g.subscribing_members());
+        g.publishers.insert(id, publisher);
+        g.note_role(now, &mut self.events);
         Some((id, header))
     }
 
@@ -201,6 +200,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         for g in self.groups.values_mut() {
             if let Some(p) = g.publishers.remove(&publisher) {
                 g.own.forget_stream(p.stream);
+                g.note_role(self.last_turn, &mut self.events);
             }
         }
     }
@@ -268,6 +268,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         };
         let g = self.groups.get_mut(&group)?;
         g.open_subscriber(now, subscription, &mut self.events);
+        g.note_role(now, &mut self.events);
         Some(id)
     }
 
@@ -275,6 +276,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn close_subscriber(&mut self, now: Instant, subscriber: SubscriberId) {
         for g in self.groups.values_mut() {
             g.close_subscriber(now, subscriber, &self.config, self.headroom);
+            g.note_role(now, &mut self.events);
         }
     }
 

@@ -260,6 +260,13 @@ impl Table {
         }
     }
 
+    /// Removes a subscriber that is no member of the group any more, unless it is there in a later life.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part(&mut self, node: NodeId, incarnation: u64) -> Option<Receiver> {
+        let r = self.receivers.get(&node)?;
+        if r.stamp.0 > incarnation { None } else { self.remove(node) }
+    }
+
     /// When [`Table::expire`] is to be asked next.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         (!self.receivers.is_empty()).then_some(self.check_at)

@@ -16,4 +16,5 @@ pub mod frame;
 mod gf2;
 pub mod icrc;
 pub mod ip;
+pub mod member;
 pub mod roce;
