@@ -108,6 +108,15 @@ impl Group {
         true
     }
 
+    /// Moves the group's queue pair to ERR behind the node's back, as an adapter does that fails: for tests and
+    /// measurements of recovery. The node finds out and brings it back, and streams go on.
+    ///
+    /// # Errors
+    /// The device refused. Nothing was changed.
+    pub fn break_qp(&self) -> Result<(), DeviceError> {
+        self.inner.node.runtime().engine().break_qp(self.inner.id)
+    }
+
     pub(crate) fn id(&self) -> GroupId {
         self.inner.id
     }

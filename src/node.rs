@@ -81,7 +81,7 @@ impl Node {
 
     /// The port's counters since the node was opened.
     pub fn counters(&self) -> PortCounters {
-        self.runtime().engine().device().counters()
+        self.runtime().engine().counters()
     }
 
     /// Numbers of the cache of address handles.
@@ -263,7 +263,8 @@ impl NodeBuilder {
         }
         let options =
             DeviceOptions { mtu: self.mtu, srq_depth: config.srq_depth, fault: self.fault };
-        let device = open::open(&self.device, options).map_err(OpenError::Device)?;
+        let device = open::open(&self.device, options.clone()).map_err(OpenError::Device)?;
+        let reopen = open::reopener(&self.device, options, &*device);
         let journal = self.journal.map(|path| {
             let file = File::options().create(true).append(true).open(&path);
             file.map_err(|source| OpenError::Journal { path, source })
@@ -271,6 +272,7 @@ impl NodeBuilder {
         let journal = journal.transpose()?;
         let (runtime, _thread) =
             Runtime::start(self.progress, |now| Engine::new(now, device, config))?;
+        runtime.engine().reopen_by(reopen);
         if let Some(file) = journal {
             runtime.engine().journal_mut().write_to(file);
         }

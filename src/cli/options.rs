@@ -23,7 +23,7 @@ pub(crate) struct NodeOptions {
         value_name = "SPEC",
         env = "QCAST_DEVICE",
         default_value = "soft",
-        help = "The device: soft (loopback), soft:IFACE, soft:ADDR, verbs:NAME[/PORT][@GIDINDEX] or auto"
+        help = "The device: soft (loopback), soft:IFACE, soft:ADDR, verbs:NAME[/PORT][@GIDINDEX][?qp=cm][,join=ip] or auto"
     )]
     pub(crate) device: DeviceSpec,
 

@@ -4,10 +4,13 @@
 //! token owns the slot: posting moves it into the provider, the completion moves it back. So a
 //! buffer can be neither posted twice nor touched while the device may use it, with no unsafe code.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+
+use super::DeviceError;
 
 /// Bytes of GRH space before every received payload, as on every UD queue pair.
 pub const GRH_BYTES: usize = 40;
@@ -26,6 +29,14 @@ pub(super) trait Registration: Send + Sync + fmt::Debug {
     /// The key to `len` bytes at the address `start`, if they are the slab's and the slab is `owner`'s.
     #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only real devices register"))]
     fn key(&self, owner: usize, start: usize, len: usize) -> Option<u32>;
+
+    /// Registers the slab with another device, after the one that it was registered with was closed. What `domain` is
+    /// only the provider knows.
+    ///
+    /// # Errors
+    /// It is still registered with the other, or this one refused.
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only real devices register"))]
+    fn renew(&self, domain: &dyn Any) -> Result<(), DeviceError>;
 }
 
 /// A send's memory: headroom, payload, tailroom.
@@ -58,6 +69,12 @@ impl SendBuf {
     #[cfg(feature = "verbs")]
     pub(super) fn register(&mut self, registration: &Arc<dyn Registration>) {
         self.registration = Some(Arc::clone(registration));
+    }
+
+    /// Has the slab registered with another device. See [`Registration::renew`].
+    #[cfg(feature = "verbs")]
+    pub(super) fn renew(&self, domain: &dyn Any) -> Result<(), DeviceError> {
+        self.registration.as_ref().ok_or(DeviceError::Unregistered)?.renew(domain)
     }
 
     /// Address, length and key of the payload, if `owner` registered the slab.

@@ -13,6 +13,7 @@
 //!   in a [`DeviceEvent`].
 //! * **Time is an argument**: [`Device::advance`] is called first in every turn.
 
+pub(crate) mod absent;
 mod agenda;
 pub mod buf;
 pub mod fault;
@@ -202,6 +203,8 @@ pub struct DeviceCaps {
     pub pkeys: u16,
     /// Ports of the device.
     pub ports: u8,
+    /// The state of a new queue pair: RESET, or RTS where rdma_cm makes it (C-STATE-1).
+    pub new_qp: QpState,
 }
 
 /// A port as it is now.
@@ -368,8 +371,12 @@ pub enum DeviceEvent {
     SrqLimit,
     /// The port's link, GID or MTU changed: ask [`Device::port`].
     PortChanged,
-    /// The device is gone.
-    Lost,
+    /// The device is gone: nothing of it works any more. What is posted comes back when its queue pairs are destroyed.
+    /// Drop it soon: whoever takes it away may wait for that.
+    Lost {
+        /// How that was noticed.
+        cause: &'static str,
+    },
 }
 
 /// A port's counters.
@@ -393,6 +400,23 @@ pub struct PortCounters {
     pub malformed: u64,
     /// Datagrams that the fault wrapper dropped on purpose.
     pub injected_drops: u64,
+}
+
+impl std::ops::Add for PortCounters {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            sent: self.sent + more.sent,
+            received: self.received + more.received,
+            qkey_violations: self.qkey_violations + more.qkey_violations,
+            out_of_buffer: self.out_of_buffer + more.out_of_buffer,
+            overruns: self.overruns + more.overruns,
+            icrc_errors: self.icrc_errors + more.icrc_errors,
+            malformed: self.malformed + more.malformed,
+            injected_drops: self.injected_drops + more.injected_drops,
+        }
+    }
 }
 
 /// See [`Device::sources`].
@@ -476,9 +500,39 @@ pub enum DeviceError {
         /// The kind of route that is needed: `local` on loopback, `multicast` elsewhere.
         kind: &'static str,
     },
+    /// The device takes no more queue pairs into groups: one of its three limits is reached, and it does not say which.
+    #[error(
+        "the device attaches no more queue pairs to groups: {attached} are attached by this node, and it takes \
+         {groups} groups, {of_group} queue pairs in one group and {in_all} attachments in all, by all programs together; \
+         leave groups, or let programs of this host share a node"
+    )]
+    AttachLimit {
+        /// Attachments of this node.
+        attached: usize,
+        /// `max_mcast_grp`.
+        groups: u32,
+        /// `max_mcast_qp_attach`.
+        of_group: u32,
+        /// `max_total_mcast_qp_attach`.
+        in_all: u32,
+    },
+    /// The port has no IPoIB interface with an address, by which rdma_cm could find it.
+    #[error(
+        "{device}: groups on InfiniBand are joined through an IPoIB interface of the port, and none with an IP address is \
+         in its partition {pkey:#06x}; bring it up (ip link set ib0 up) and give it an address (ip address add ... dev ib0)"
+    )]
+    NoIpoib {
+        /// The device and port.
+        device: String,
+        /// The partition of queue pairs.
+        pkey: u16,
+    },
     /// The peer's address did not resolve.
     #[error("the address {0} does not answer")]
     Unresolved(Gid),
+    /// The device was taken away, and is not there again yet.
+    #[error("the device is gone; the node waits for it to come back (its events tell)")]
+    Gone,
     /// The device does not offer this.
     #[error("the device does not support {0}")]
     Unsupported(&'static str),

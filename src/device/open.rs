@@ -6,6 +6,7 @@ use super::soft::{SoftConfig, SoftDevice, SoftOpenError};
 use super::spec::{DeviceSpec, SoftAddress, VerbsSpec};
 #[cfg(feature = "verbs")]
 use super::verbs;
+use crate::engine::loss::Reopen;
 
 /// How a device is opened.
 #[derive(Clone, Debug)]
@@ -30,6 +31,16 @@ pub fn open(spec: &DeviceSpec, options: DeviceOptions) -> Result<Box<dyn Device>
     }
 }
 
+/// How a node opens its device anew after it has lost `device`, which `spec` led to.
+pub(crate) fn reopener(spec: &DeviceSpec, options: DeviceOptions, device: &dyn Device) -> Reopen {
+    // What `auto` found is looked for by its name: something else would be another network.
+    let spec = match spec {
+        DeviceSpec::Auto => device.caps().name.parse().unwrap_or_default(),
+        named => named.clone(),
+    };
+    Box::new(move || Ok(open(&spec, options.clone())?))
+}
+
 fn open_soft(
     address: &SoftAddress,
     options: DeviceOptions,
@@ -52,8 +63,7 @@ fn disturbed<D: Device + 'static>(device: D, fault: Option<FaultPlan>) -> Box<dy
 #[cfg(feature = "verbs")]
 fn open_auto(options: DeviceOptions) -> Result<Box<dyn Device>, OpenDeviceError> {
     for name in verbs::list_devices().unwrap_or_default() {
-        let spec = VerbsSpec { name, port: None, gid_index: None };
-        match open_verbs(&spec, options.clone()) {
+        match open_verbs(&VerbsSpec::new(name), options.clone()) {
             Ok(device) => return Ok(device),
             Err(error) => tracing::info!(%error, "a real device is left out"),
         }

@@ -6,7 +6,10 @@
 //! | `soft` | the software provider on loopback, at an address of its own in 127.0.0.0/8 |
 //! | `soft:IFACE` | the software provider on a network interface |
 //! | `soft:ADDR` | the software provider at one of this host's addresses, IPv4 or IPv6 |
-//! | `verbs:NAME[/PORT][@GIDINDEX]` | a real device, by its name in libibverbs |
+//! | `verbs:NAME[/PORT][@GIDINDEX][?OPTIONS]` | a real device, by its name in libibverbs |
+//!
+//! Options of a real device, separated by commas: `qp=cm` has rdma_cm make its queue pairs ([`QpBy`]), `join=ip`
+//! joins groups without rdma_cm ([`JoinBy`]). `qp=verbs` and `join=cm` are the defaults.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -47,6 +50,41 @@ pub struct VerbsSpec {
     pub port: Option<u8>,
     /// The index in the port's GID table; chosen by type and address if it is not given.
     pub gid_index: Option<u8>,
+    /// What makes queue pairs.
+    pub qp: QpBy,
+    /// How groups are joined.
+    pub join: JoinBy,
+}
+
+impl VerbsSpec {
+    /// The device of this name, with everything else as it is by default.
+    pub fn new(name: impl Into<String>) -> Self {
+        let (qp, join) = (QpBy::default(), JoinBy::default());
+        Self { name: name.into(), port: None, gid_index: None, qp, join }
+    }
+}
+
+/// What makes the queue pairs of a real device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QpBy {
+    /// `ibv_create_qp`; each is walked from RESET to RTS with the group's key. `qp=verbs`.
+    #[default]
+    Verbs,
+    /// `rdma_create_qp` on an id of rdma_cm, which walks it to RTS with a key of its own, 0x01234567; the group's
+    /// takes its place before the group is joined. `qp=cm`.
+    RdmaCm,
+}
+
+/// How a real device joins groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JoinBy {
+    /// Through rdma_cm: the subnet administrator's join on InfiniBand, IGMP on RoCE. `join=cm`.
+    #[default]
+    RdmaCm,
+    /// By the host's IP membership of the group and a plain attach, where there is no rdma_cm. RoCE only. `join=ip`.
+    Membership,
 }
 
 impl FromStr for DeviceSpec {
@@ -92,6 +130,10 @@ impl FromStr for VerbsSpec {
     type Err = SpecError;
 
     fn from_str(device: &str) -> Result<Self, SpecError> {
+        let (device, options) = match device.split_once('?') {
+            Some((device, options)) => (device, Some(options)),
+            None => (device, None),
+        };
         let (device, gid_index) = match device.split_once('@') {
             Some((device, index)) => {
                 let index = index.parse().map_err(|_| SpecError::GidIndex(index.into()))?;
@@ -109,7 +151,17 @@ impl FromStr for VerbsSpec {
         if name.is_empty() {
             return Err(SpecError::NoName);
         }
-        Ok(Self { name: name.into(), port, gid_index })
+        let mut spec = Self { port, gid_index, ..Self::new(name) };
+        for option in options.into_iter().flat_map(|options| options.split(',')) {
+            match option {
+                "qp=verbs" => spec.qp = QpBy::Verbs,
+                "qp=cm" => spec.qp = QpBy::RdmaCm,
+                "join=cm" => spec.join = JoinBy::RdmaCm,
+                "join=ip" => spec.join = JoinBy::Membership,
+                _ => return Err(SpecError::Option(option.into())),
+            }
+        }
+        Ok(spec)
     }
 }
 
@@ -142,6 +194,11 @@ impl fmt::Display for VerbsSpec {
         }
         if let Some(index) = self.gid_index {
             write!(f, "@{index}")?;
+        }
+        let qp = (self.qp == QpBy::RdmaCm).then_some("qp=cm");
+        let join = (self.join == JoinBy::Membership).then_some("join=ip");
+        for (separator, option) in ['?', ','].into_iter().zip(qp.into_iter().chain(join)) {
+            write!(f, "{separator}{option}")?;
         }
         Ok(())
     }
@@ -181,6 +238,12 @@ pub enum SpecError {
     /// The GID index is not a number.
     #[error("{0:?} is not a GID index; use a number from 0 to 255, as in verbs:mlx5_0@3")]
     GidIndex(String),
+    /// An option that a real device does not have.
+    #[error(
+        "{0:?} is not an option of a device; there are qp=verbs, qp=cm, join=cm and join=ip, as in \
+         verbs:mlx5_0?qp=cm,join=ip"
+    )]
+    Option(String),
 }
 
 #[cfg(test)]
@@ -190,7 +253,11 @@ mod tests {
     #[test]
     fn every_form_is_read_and_printed_back() {
         let verbs = |name: &str, port, gid_index| {
-            DeviceSpec::Verbs(VerbsSpec { name: name.into(), port, gid_index })
+            DeviceSpec::Verbs(VerbsSpec { port, gid_index, ..VerbsSpec::new(name) })
+        };
+        let with = |qp, join| {
+            let place = VerbsSpec { port: Some(1), gid_index: Some(0), ..VerbsSpec::new("rxe0") };
+            DeviceSpec::Verbs(VerbsSpec { qp, join, ..place })
         };
         let soft = |ip: &str| DeviceSpec::Soft(SoftAddress::Addr(ip.parse().unwrap()));
         for (text, spec) in [
@@ -204,10 +271,19 @@ mod tests {
             ("verbs:mlx5_0/2", verbs("mlx5_0", Some(2), None)),
             ("verbs:rxe0@1", verbs("rxe0", None, Some(1))),
             ("verbs:rxe0/1@0", verbs("rxe0", Some(1), Some(0))),
+            ("verbs:rxe0/1@0?qp=cm", with(QpBy::RdmaCm, JoinBy::RdmaCm)),
+            ("verbs:rxe0/1@0?join=ip", with(QpBy::Verbs, JoinBy::Membership)),
+            ("verbs:rxe0/1@0?qp=cm,join=ip", with(QpBy::RdmaCm, JoinBy::Membership)),
         ] {
             assert_eq!(text.parse::<DeviceSpec>().as_ref(), Ok(&spec));
             assert_eq!(spec.to_string(), text);
         }
+    }
+
+    #[test]
+    fn defaults_can_be_named() {
+        let spec: DeviceSpec = "verbs:rxe0?join=cm,qp=verbs".parse().unwrap();
+        assert_eq!(spec, DeviceSpec::Verbs(VerbsSpec::new("rxe0")));
     }
 
     #[test]
@@ -228,5 +304,8 @@ mod tests {
         assert_eq!(error("verbs:mlx5_0/0"), SpecError::Port("0".into()));
         assert_eq!(error("verbs:mlx5_0/one"), SpecError::Port("one".into()));
         assert_eq!(error("verbs:mlx5_0@256"), SpecError::GidIndex("256".into()));
+        assert_eq!(error("verbs:mlx5_0?qp=rdma"), SpecError::Option("qp=rdma".into()));
+        assert_eq!(error("verbs:mlx5_0?"), SpecError::Option("".into()));
+        assert_eq!(error("verbs:?qp=cm"), SpecError::NoName);
     }
 }

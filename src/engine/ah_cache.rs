@@ -72,6 +72,11 @@ impl AhCache {
         }
     }
 
+    /// Forgets every handle, with the device that had them; its numbers go on.
+    pub(super) fn restart(&mut self, capacity: usize) {
+        *self = Self { stats: self.stats, ..Self::new(capacity) };
+    }
+
     /// Finds or creates a peer's handle, and pins it.
     pub(super) fn pin(&mut self, now: Instant, device: &mut dyn Device, peer: AhAttrs) -> Lookup {
         self.clock += 1;

@@ -89,7 +89,7 @@ pub enum Trouble {
     QueuePair {
         /// The group.
         group: String,
-        /// The state that it was found in.
+        /// The state that it was found in; ERR if there is none at all.
         state: QpState,
     },
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use qcast_proto::addr::{Gid, Psn, QKey};
 use qcast_proto::membership::Profile;
 use qcast_proto::node::{FrameToken, GroupId, Node};
-use qcast_proto::qp::{Path, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
+use qcast_proto::qp::{Attr, Path, QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
 use super::Engine;
@@ -35,6 +35,8 @@ pub(super) struct EngineGroup {
     pub(super) ah: AhId,
     /// What is to be posted.
     pub(super) queue: VecDeque<SendWr>,
+    /// Sends that are posted and have not ended.
+    pub(super) posted: usize,
     /// Whether the last post was refused, and that was logged.
     pub(super) refused: bool,
     /// Whether the protocol was told not to give more to send.
@@ -56,9 +58,11 @@ pub(super) struct Joining {
 pub(crate) type JoinOutcome = Result<GroupId, JoinFailure>;
 
 /// Why a join failed. Nothing is left of it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum JoinFailure {
+    #[error(transparent)]
     Device(DeviceError),
+    #[error("the join got no answer in time")]
     Timeout,
 }
 
@@ -102,7 +106,7 @@ impl Engine {
     pub(super) fn bring_up_and_join(&mut self, setup: &GroupSetup) -> Result<QpId, DeviceError> {
         let qp = self.device.create_qp()?;
         let (device, journal) = (&mut *self.device, &mut self.journal);
-        let walked = Walk { device, journal, qp, setup }.walk_to_rts(QpState::Reset);
+        let walked = Walk { device, journal, qp, setup }.bring_up();
         if let Err(error) = walked.and_then(|()| self.device.join(qp, setup.mgid)) {
             discard(&mut *self.device, qp);
             return Err(error);
@@ -135,6 +139,7 @@ impl Engine {
             attached: Some(qp),
             ah,
             queue: VecDeque::new(),
+            posted: 0,
             refused: false,
             blocked: false,
             recovery: Recovery::default(),
@@ -164,7 +169,7 @@ impl Engine {
 
     fn end_join(&mut self, now: Instant, joining: &Joining, failure: JoinFailure) {
         match joining.replaces {
-            Some(id) => self.replace_failed(now, id),
+            Some(id) => self.replace_failed(now, id, &failure.to_string()),
             None => self.joined.push((joining.ticket, Err(failure))),
         }
     }
@@ -209,6 +214,17 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// Takes a new queue pair to RTS with the group's key. One that rdma_cm made is there already, with rdma_cm's key.
+    pub(super) fn bring_up(&mut self) -> Result<(), DeviceError> {
+        match self.device.caps().new_qp {
+            QpState::Rts => {
+                let key = QpAttrs::new().with(Attr::QKey(self.setup.qkey.into()));
+                self.journal.modify(self.device, self.qp, &self.setup.name, QpState::Rts, &key)
+            }
+            state => self.walk_to_rts(state),
+        }
+    }
+
     /// Walks the queue pair to RTS from where it is: the cheapest way, and if that fails through RESET.
     pub(super) fn walk_to_rts(&mut self, from: QpState) -> Result<(), DeviceError> {
         match self.along(&walk_to_rts(from)) {

@@ -11,12 +11,14 @@ mod group;
 mod handles;
 pub mod journal;
 pub(crate) mod lease;
+pub(crate) mod loss;
 pub(crate) mod members;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +33,8 @@ use qcast_proto::node::{
 use qcast_proto::time::{Duration, Instant};
 
 use crate::device::{
-    AhId, Armed, Completion, Device, DeviceError, DeviceEvent, QpId, RecvBuf, SendBuf, SendWr,
-    WcStatus,
+    AhId, Armed, Completion, Device, DeviceError, DeviceEvent, PortCounters, QpId, RecvBuf,
+    SendBuf, SendWr, WcStatus,
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
@@ -43,9 +45,11 @@ pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use handles::{Publisher, Subscriber};
 use journal::Journal;
 use lease::{Lease, RecvPool};
+use loss::{Absence, Reopen};
 use members::MemberFeeds;
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
+use trouble::PortWatch;
 use waiting::{Waiter, Waiting};
 
 /// How an engine is set up.
@@ -111,8 +115,21 @@ pub struct Engine {
     /// Sends that were flushed, to be posted again.
     flushed: Vec<(GroupId, SendWr)>,
     max_frame: usize,
+    srq_depth: usize,
+    max_ah: usize,
     journal: Journal,
+    watch: PortWatch,
+    /// Devices that the node had, placeholders included.
+    devices: u64,
+    /// The counters of those before this one.
+    counters_before: PortCounters,
+    absence: Option<Absence>,
+    reopen: Option<Reopen>,
 }
+
+/// What no queue pair and no address handle is called: a group's while there is no device.
+const NO_QP: QpId = QpId(usize::MAX);
+const NO_AH: AhId = AhId(usize::MAX);
 
 /// Completions handled in one turn at most; after as many the engine looks at timers and sends too.
 const RECV_BUDGET: usize = 256;
@@ -168,6 +185,7 @@ impl Engine {
         }
         let depth = config.srq_depth.min(caps.max_srq_wr).max(2);
         let max_ah = config.max_ah.min(caps.max_ah);
+        let watch = PortWatch::new(device.port());
         let mut node_config = config.node;
         // What the device may have to hold before it is polled, and what can be posted, bound
         // what may be under way.
@@ -201,7 +219,14 @@ impl Engine {
             recovery: RecoveryStats::default(),
             flushed: Vec::new(),
             max_frame,
+            srq_depth: config.srq_depth,
+            max_ah: config.max_ah,
             journal: Journal::default(),
+            watch,
+            devices: 0,
+            counters_before: PortCounters::default(),
+            absence: None,
+            reopen: None,
         })
     }
 
@@ -274,7 +299,7 @@ impl Engine {
     fn leave_groups(&mut self) {
         let done = |group: &GroupId, e: &Self| {
             e.publishers.values().all(|p| p.group != *group)
-                && e.node.has_parted(*group)
+                && (e.node.has_parted(*group) || e.groups.get(group).is_some_and(|g| g.blocked))
                 && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
         };
         while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
@@ -289,7 +314,6 @@ impl Engine {
     }
 
     /// Tells whoever listens.
-    #[expect(dead_code, reason = "the events come next")]
     pub(crate) fn tell(&mut self, event: &NodeEvent) {
         self.events.put(event, &mut self.wakers);
     }
@@ -309,7 +333,9 @@ impl Engine {
         self.journal.set_now(now);
         self.device.advance(now);
         self.take_device_events(now);
-        let mut more = self.take_completions(now);
+        self.come_back(now);
+        // Half of what stays posted when most buffers are on loan: one poll must not run the SRQ dry.
+        let mut more = self.take_completions(now, RECV_BUDGET.min(self.recv.capacity() / 8).max(1));
         self.recover(now);
         self.refill();
         self.take_leave(now);
@@ -333,22 +359,23 @@ impl Engine {
             // What is due cannot be said until a completion brings a frame back, and that wakes the node.
             protocol = protocol.map(|due| due.max(now + NO_CONTROL));
         }
-        let all = [protocol, self.device.next_deadline(), joining, self.next_recovery()];
-        all.into_iter().flatten().min()
+        let own = [self.device.next_deadline(), self.next_recovery(), self.next_return()];
+        own.into_iter().chain([protocol, joining]).flatten().min()
     }
 
-    fn take_completions(&mut self, now: Instant) -> bool {
+    fn take_completions(&mut self, now: Instant, budget: usize) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
-        // Half of what stays posted when most buffers are on loan: one poll must not run the SRQ dry.
-        let budget = RECV_BUDGET.min(self.recv.capacity() / 8).max(1);
         self.device.poll(&mut completions, budget);
         let full = completions.len() >= budget;
         for completion in completions.drain(..) {
             match completion {
                 Completion::Send { qp, ah, token, buf, status } => {
-                    if status != WcStatus::Success {
-                        tracing::debug!(?status, "a send failed");
-                        self.suspect(now, qp);
+                    if let Some(g) = self.groups.values_mut().find(|g| g.qp == qp) {
+                        g.posted = g.posted.saturating_sub(1);
+                        if status != WcStatus::Success {
+                            tracing::debug!(?status, "a send failed");
+                            g.recovery.blame(now, status);
+                        }
                     }
                     if status == WcStatus::WrFlushErr
                         && let Some(id) = self.flushed_for(qp, ah)
@@ -423,8 +450,9 @@ impl Engine {
     }
 
     fn send(&mut self, now: Instant) -> bool {
+        let active = self.device.port().active;
         for (id, g) in &mut self.groups {
-            let blocked = g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
+            let blocked = !active || g.recovery.is_under_way() || g.queue.len() >= SEND_BUDGET;
             if std::mem::replace(&mut g.blocked, blocked) != blocked {
                 self.node.set_blocked(now, *id, blocked);
             }
@@ -435,7 +463,7 @@ impl Engine {
             budget -= 1;
             self.route(now, t.group, t.to, t.frame, t.token);
         }
-        if !self.device.port().active {
+        if !active {
             return false;
         }
         let mut stuck = false;
@@ -443,9 +471,14 @@ impl Engine {
             if g.queue.is_empty() || g.recovery.is_under_way() {
                 continue;
             }
-            match self.device.post_send(g.qp, &mut g.queue) {
+            let before = g.queue.len();
+            let result = self.device.post_send(g.qp, &mut g.queue);
+            g.posted += before - g.queue.len();
+            match result {
                 Ok(()) => g.refused = false,
-                Err(DeviceError::NotReady(_)) => g.recovery.suspect(now),
+                Err(DeviceError::NotReady(state)) => {
+                    g.recovery.suspect(now, || format!("a send was refused in {state}"));
+                }
                 Err(error) => {
                     g.refuse_front(&error, &mut self.ah, &mut self.node);
                     stuck = true;
@@ -512,14 +545,15 @@ impl Engine {
                         self.send_waiting(now, waiters);
                     }
                 }
-                DeviceEvent::QpFault { qp, .. } => self.suspect(now, qp),
+                DeviceEvent::QpFault { qp, state } => {
+                    self.suspect(now, qp, || format!("the device moved the QP to {state}"));
+                }
                 DeviceEvent::PortChanged => self.port_changed(now),
                 DeviceEvent::SrqLimit => self.refill(),
-                DeviceEvent::Lost => tracing::error!("the device is gone"),
+                DeviceEvent::Lost { cause } => self.lose(now, cause),
             }
         }
         self.expire_joins(now);
-        self.recover(now);
     }
 
     /// The address that peers reach a queue pair of this node by.
@@ -529,6 +563,7 @@ impl Engine {
     }
 
     fn port_changed(&mut self, now: Instant) {
+        self.watch_port(now);
         self.ah.flush(&mut *self.device);
         if self.device.port().active {
             self.groups.values_mut().for_each(|g| g.recovery.restart(now));

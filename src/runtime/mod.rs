@@ -355,7 +355,7 @@ impl Runtime {
         next: Option<Instant>,
         at_most: Duration,
     ) -> io::Result<()> {
-        poller.watch(self.engine.lock().device().sources())?;
+        poller.watch(self.engine.lock().sources())?;
         let until = next.map_or(at_most, |next| next.saturating_since(self.now()).min(at_most));
         if until.is_zero() { Ok(()) } else { poller.sleep(Some(until)) }
     }

@@ -48,7 +48,7 @@ pub(crate) fn every_attached_queue_pair_counts_for_itself<B: Bench>(rig: &mut Ri
 
 /// C-QKEY-2, case 23.
 pub(crate) fn a_privileged_key_takes_a_privilege<B: Bench>(rig: &mut Rig<B>) {
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     let attrs = setup(1).init().with(Attr::QKey(RawQKey(0x8001_0000)));
     match rig.device(0).modify_qp(qp, &attrs) {
         Ok(()) => assert_eq!(rig.device(0).query_qp(qp).unwrap().qkey, 0x8001_0000),

@@ -9,7 +9,7 @@ use qcast::device::{
     RecvBuf, SendBuf, SendWr, Source, WcStatus,
 };
 use qcast_proto::addr::{Gid, Psn, Qpn};
-use qcast_proto::qp::{QpState, QpType, RawQKey, UdSetup, path};
+use qcast_proto::qp::{Attr, QpAttrs, QpState, QpType, RawQKey, UdSetup, path};
 
 use crate::bench::{Bench, MTU, PATIENCE, SENDS, SRQ};
 
@@ -76,10 +76,30 @@ impl<B: Bench> Rig<B> {
         self.bench.device(n)
     }
 
-    /// A new queue pair, walked to RTS with this key.
-    pub(crate) fn qp(&mut self, n: usize, qkey: u32) -> QpId {
+    /// A new queue pair in RESET. One that rdma_cm made is in RTS, and is taken back to RESET.
+    pub(crate) fn create(&mut self, n: usize) -> QpId {
         let qp = self.device(n).create_qp().expect("a queue pair");
-        self.walk(n, qp, QpState::Rts, qkey);
+        let born = self.device(n).caps().new_qp;
+        assert_eq!(self.state(n, qp), born, "C-STATE-1");
+        if born != QpState::Reset {
+            let reset = QpAttrs::to(QpState::Reset);
+            self.device(n).modify_qp(qp, &reset).expect("a way back to RESET");
+        }
+        qp
+    }
+
+    /// A new queue pair, in RTS with this key: walked there, or, if it was born there, given the key.
+    pub(crate) fn qp(&mut self, n: usize, qkey: u32) -> QpId {
+        if self.device(n).caps().new_qp == QpState::Reset {
+            let qp = self.create(n);
+            self.walk(n, qp, QpState::Rts, qkey);
+            return qp;
+        }
+        let qp = self.device(n).create_qp().expect("a queue pair");
+        let key = QpAttrs::new().with(Attr::QKey(RawQKey(qkey)));
+        self.device(n).modify_qp(qp, &key).expect("the key can change in RTS");
+        let info = self.device(n).query_qp(qp).expect("the device answers");
+        assert_eq!((info.state, info.qkey), (QpState::Rts, qkey));
         qp
     }
 

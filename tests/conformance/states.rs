@@ -13,7 +13,7 @@ use crate::rig::{Rig, To, fresh_group, fresh_key, setup, skip};
 pub(crate) fn a_new_queue_pair_is_in_reset<B: Bench>(rig: &mut Rig<B>) {
     let mut numbers = Vec::new();
     for _ in 0..4 {
-        let qp = rig.device(0).create_qp().unwrap();
+        let qp = rig.create(0);
         assert_eq!(rig.state(0, qp), QpState::Reset);
         numbers.push(rig.device(0).qpn(qp));
         rig.walk(0, qp, QpState::Rts, 1);
@@ -27,7 +27,7 @@ pub(crate) fn a_new_queue_pair_is_in_reset<B: Bench>(rig: &mut Rig<B>) {
 
 /// C-STATE-2, case 1: three modifies and no reset before them.
 pub(crate) fn three_steps_lead_to_rts<B: Bench>(rig: &mut Rig<B>) {
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     let steps = [
         (setup(7).init(), 0x71, QpState::Init),
         (setup(7).rtr(), 0x1, QpState::Rtr),
@@ -53,7 +53,7 @@ pub(crate) fn steps_that_are_not_in_the_table_are_refused<B: Bench>(rig: &mut Ri
         (Err, &[Init, Rtr, Rts, Sqd, Sqe]),
     ];
     for (from, targets) in refused {
-        let qp = rig.device(0).create_qp().unwrap();
+        let qp = rig.create(0);
         if from == Err {
             // There is no way from RESET to ERR but through INIT, and the shortest walk knows.
             rig.walk(0, qp, Init, 7);
@@ -69,7 +69,7 @@ pub(crate) fn steps_that_are_not_in_the_table_are_refused<B: Bench>(rig: &mut Ri
 
 /// C-STATE-2, case 9: the full set is required whatever the device would do with less.
 pub(crate) fn incomplete_and_foreign_masks_are_refused<B: Bench>(rig: &mut Rig<B>) {
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     let lacks = |lack: AttrMask| {
         move |error: &TransitionError| {
             matches!(error, TransitionError::Attributes { missing, foreign, .. }
@@ -96,7 +96,7 @@ pub(crate) fn incomplete_and_foreign_masks_are_refused<B: Bench>(rig: &mut Rig<B
 
 /// C-STATE-2, case 2: the port is named in the refusal.
 pub(crate) fn values_out_of_place_are_refused<B: Bench>(rig: &mut Rig<B>) {
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     for port in [0, 99] {
         let attrs = setup(7).init().with(Attr::Port(port));
         let error = rig.device(0).modify_qp(qp, &attrs).unwrap_err();
@@ -115,7 +115,7 @@ pub(crate) fn values_out_of_place_are_refused<B: Bench>(rig: &mut Rig<B>) {
 
 /// C-STATE-2, case 10: Soft-RoCE takes a modify without STATE in any state; the contract does not.
 pub(crate) fn a_key_can_change_in_rts_and_not_in_rtr<B: Bench>(rig: &mut Rig<B>) {
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     rig.walk(0, qp, QpState::Rtr, 7);
     let new_key = QpAttrs::new().with(Attr::QKey(RawQKey(8)));
     is_refused(rig, qp, QpState::Rtr, &new_key, |error| {
@@ -133,7 +133,7 @@ pub(crate) fn no_send_before_rts_and_none_of_it_later<B: Bench>(rig: &mut Rig<B>
     let key = fresh_key();
     let theirs = rig.qp(1, key);
     rig.post(1, 4);
-    let qp = rig.device(0).create_qp().unwrap();
+    let qp = rig.create(0);
     let to = rig.to(0, 1, theirs, key);
     for state in [QpState::Reset, QpState::Init, QpState::Rtr] {
         rig.walk(0, qp, state, key);
@@ -152,7 +152,7 @@ pub(crate) fn no_send_before_rts_and_none_of_it_later<B: Bench>(rig: &mut Rig<B>
 pub(crate) fn nothing_arrives_before_rtr<B: Bench>(rig: &mut Rig<B>) {
     let key = fresh_key();
     let ours = rig.qp(0, key);
-    let theirs = rig.device(1).create_qp().unwrap();
+    let theirs = rig.create(1);
     rig.walk(1, theirs, QpState::Init, key);
     rig.post(1, 4);
     let to = rig.to(0, 1, theirs, key);

@@ -7,6 +7,7 @@
 mod floors;
 mod latency;
 mod raw;
+mod recovery;
 mod tally;
 mod throughput;
 mod udp;
@@ -27,7 +28,8 @@ Examples:
   qcast bench throughput --size 64 --loss 0.05 --json
   qcast bench raw --size 64
   qcast bench latency --size 64 --rate 2000
-  qcast bench floors --reps 5")]
+  qcast bench floors --reps 5
+  qcast bench recovery --device verbs:mlx5_0 --json")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     command: Command,
@@ -39,6 +41,7 @@ enum Command {
     Latency(latency::LatencyArgs),
     Raw(raw::RawArgs),
     Floors(floors::FloorsArgs),
+    Recovery(recovery::RecoveryArgs),
     /// A process of a measurement
     #[command(hide = true)]
     Worker,
@@ -50,6 +53,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome {
         Command::Latency(args) => latency::run(args),
         Command::Raw(args) => raw::run(args),
         Command::Floors(args) => floors::run(args),
+        Command::Recovery(args) => recovery::run(args),
         Command::Worker => worker::run(),
     }
 }

@@ -189,7 +189,7 @@ impl Fabric {
             for qp in port.qps.ids() {
                 port.flush(qp);
             }
-            port.events.push_back(DeviceEvent::Lost);
+            port.events.push_back(DeviceEvent::Lost { cause: "the test took it away" });
         });
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use qcast_proto::addr::{Gid, Qpn};
-use qcast_proto::qp::QpAttrs;
+use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::time::Instant;
 
 use super::config::PortConfig;
@@ -38,6 +38,7 @@ impl SimDevice {
             counts_drops: true,
             pkeys: 1,
             ports: 1,
+            new_qp: QpState::Reset,
         };
         let own_memory = config.own_memory;
         let index = fabric.net.lock().open(config);

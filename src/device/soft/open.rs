@@ -54,6 +54,7 @@ impl SoftDevice {
             counts_drops: true,
             pkeys: 1,
             ports: 1,
+            new_qp: qcast_proto::qp::QpState::Reset,
         };
         tracing::info!(device = %caps.name, address = %local, mtu, backlog = caps.backlog, "opened");
         let mut device = Self {
@@ -104,7 +105,9 @@ impl SoftDevice {
             Ok(None) => {
                 self.lost = true;
                 self.active = false;
-                self.inbox.events.push_back(DeviceEvent::Lost);
+                self.inbox
+                    .events
+                    .push_back(DeviceEvent::Lost { cause: "its network interface is gone" });
                 return;
             }
             Err(error) => {

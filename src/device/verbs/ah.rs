@@ -64,6 +64,14 @@ struct Slot {
     in_use: usize,
     /// To be destroyed when nothing uses it any more.
     retired: bool,
+    /// Those whose place it took while sends used them.
+    replaced: Vec<Ah>,
+}
+
+impl Slot {
+    fn new(state: State) -> Self {
+        Self { state, in_use: 0, retired: false, replaced: Vec::new() }
+    }
 }
 
 enum State {
@@ -85,7 +93,7 @@ impl AhTable {
     /// Takes a handle that is ready.
     pub(super) fn insert(&mut self, ah: Ah) -> Result<AhId, DeviceError> {
         self.make_room()?;
-        Ok(AhId(self.slots.insert(Slot { state: State::Ready(ah), in_use: 0, retired: false })))
+        Ok(AhId(self.slots.insert(Slot::new(State::Ready(ah)))))
     }
 
     /// Begins to make a handle.
@@ -93,8 +101,17 @@ impl AhTable {
         self.make_room()?;
         let slot = self.slots.vacant_key();
         self.resolver.resolve(Job { slot, gid, to })?;
-        self.slots.insert(Slot { state: State::Pending, in_use: 0, retired: false });
+        self.slots.insert(Slot::new(State::Pending));
         Ok(AhId(slot))
+    }
+
+    /// Puts another handle in the place of one. Sends that were posted with the old one keep it until they are polled.
+    pub(super) fn replace(&mut self, id: AhId, ah: Ah) {
+        let Some(slot) = self.slots.get_mut(id.0) else { return };
+        let old = std::mem::replace(&mut slot.state, State::Ready(ah));
+        if let (State::Ready(old), 1..) = (old, slot.in_use) {
+            slot.replaced.push(old);
+        }
     }
 
     fn make_room(&self) -> Result<(), DeviceError> {
@@ -142,6 +159,9 @@ impl AhTable {
     pub(super) fn polled(&mut self, id: AhId) {
         if let Some(slot) = self.slots.get_mut(id.0) {
             slot.in_use -= 1;
+            if slot.in_use == 0 {
+                slot.replaced.clear();
+            }
             self.sweep(id);
         }
     }

@@ -1,6 +1,13 @@
 //! Asynchronous events: read as plain numbers, copied, and acknowledged at once. An object with an event that is
 //! not acknowledged cannot be destroyed: its destroyer would wait for ever.
+//!
+//! Devices may share a context (see [`cm`](super::cm)), and with it the one queue of its events. So whoever reads it gives
+//! each event to all of them, and each finds out whether it is about something of its own.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use rdma_sys as sys;
 
 use super::device::Context;
@@ -13,9 +20,9 @@ pub(super) enum AsyncEvent {
     Qp { at: usize, what: &'static str },
     /// A completion queue was overrun.
     CqOverrun,
-    /// The SRQ fell below its limit.
-    SrqLimit,
-    /// The SRQ is broken.
+    /// An SRQ fell below its limit: by its address.
+    SrqLimit { at: usize },
+    /// An SRQ is broken.
     SrqError,
     /// Something about the port: its link, GIDs, LID, keys or subnet manager.
     Port { port: u8, what: &'static str },
@@ -25,8 +32,64 @@ pub(super) enum AsyncEvent {
     Other(i32),
 }
 
+/// Those who read the events of a context.
+#[derive(Debug, Default)]
+pub(super) struct Readers(Mutex<Inboxes>);
+
+#[derive(Debug, Default)]
+struct Inboxes {
+    next: u64,
+    by_reader: BTreeMap<u64, VecDeque<AsyncEvent>>,
+}
+
+/// One who reads the events of a context.
+#[derive(Debug)]
+pub(super) struct Reader {
+    context: Arc<Context>,
+    key: u64,
+}
+
+/// Events kept for one who does not read. All they say is that it should look, so the oldest can go.
+const MAX_UNREAD: usize = 256;
+
+impl Reader {
+    pub(super) fn new(context: &Arc<Context>) -> Self {
+        let mut inboxes = context.readers.0.lock();
+        inboxes.next += 1;
+        let key = inboxes.next;
+        inboxes.by_reader.insert(key, VecDeque::new());
+        Self { context: Arc::clone(context), key }
+    }
+
+    /// Takes one event. Whoever is woken up by one that another reads finds it here: it is handed out under the lock.
+    pub(super) fn take(&self) -> Option<AsyncEvent> {
+        let mut inboxes = self.context.readers.0.lock();
+        while let Some(event) = take(&self.context) {
+            inboxes.give(event);
+        }
+        inboxes.by_reader.get_mut(&self.key)?.pop_front()
+    }
+}
+
+impl Inboxes {
+    fn give(&mut self, event: AsyncEvent) {
+        for inbox in self.by_reader.values_mut() {
+            if inbox.len() >= MAX_UNREAD {
+                inbox.pop_front();
+            }
+            inbox.push_back(event);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.context.readers.0.lock().by_reader.remove(&self.key);
+    }
+}
+
 /// Takes one event, and acknowledges it.
-pub(super) fn take(context: &Context) -> Option<AsyncEvent> {
+fn take(context: &Context) -> Option<AsyncEvent> {
     let mut raw = RawAsyncEvent::zeroed();
     let place = std::ptr::from_mut(&mut raw).cast::<sys::ibv_async_event>();
     // SAFETY: the context is open; `raw` has the layout of the struct asked for (asserted), and outlives the call.
@@ -62,7 +125,7 @@ fn name(event_type: i32, element: RawElement) -> AsyncEvent {
         12 => port("PKEY_CHANGE"),
         13 => port("SM_CHANGE"),
         14 => AsyncEvent::SrqError,
-        15 => AsyncEvent::SrqLimit,
+        15 => AsyncEvent::SrqLimit { at: at() },
         16 => AsyncEvent::Qp { at: at(), what: "QP_LAST_WQE_REACHED" },
         17 => port("CLIENT_REREGISTER"),
         18 => port("GID_CHANGE"),
@@ -73,6 +136,20 @@ fn name(event_type: i32, element: RawElement) -> AsyncEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_reader_gets_every_event_and_the_idle_keep_few() {
+        let mut inboxes = Inboxes::default();
+        inboxes.by_reader.insert(1, VecDeque::new());
+        inboxes.by_reader.insert(2, VecDeque::new());
+        for at in 0..MAX_UNREAD + 3 {
+            inboxes.give(AsyncEvent::SrqLimit { at });
+            assert_eq!(inboxes.by_reader[&1].back(), Some(&AsyncEvent::SrqLimit { at }));
+            inboxes.by_reader.get_mut(&1).unwrap().clear();
+        }
+        assert_eq!(inboxes.by_reader[&2].len(), MAX_UNREAD);
+        assert_eq!(inboxes.by_reader[&2].front(), Some(&AsyncEvent::SrqLimit { at: 3 }));
+    }
 
     // A newer kernel's numbers are no reason to fall over.
     #[test]

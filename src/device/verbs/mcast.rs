@@ -4,132 +4,28 @@
 //! datagrams (the subnet administrator's join on InfiniBand, IGMP on RoCE) for as long as its id lives. The
 //! queue pair that is attached is our own, with a key of our own; rdma_cm's would have 0x01234567.
 //!
+//! On RoCE a group is its IP address, and the MGID is that address. On InfiniBand the kernel maps an IP group
+//! to an MGID of the partition, `ff1S:4001:PKEY::GROUP` for IPv4 and `ff1S:6001:PKEY::GROUP` for IPv6 (S is the
+//! scope, and GROUP the last 28 or 80 bits), so that programs that join the same IP group through rdma_cm meet. What
+//! begins like an MGID of InfiniBand is taken as it is. Where the group is then, its MGID and its MLID, the join's
+//! event says, and the queue pair is attached there.
+//!
 //! On Soft-RoCE an attach without a membership of the host hears nothing: its traffic passes through the
 //! host's IP stack, which drops what the host is no member of.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::RawFd;
-use std::ptr::{NonNull, null_mut};
 
 use nix::libc;
 use qcast_proto::addr::Gid;
+use qcast_proto::qp::LinkLayer;
 use rdma_sys as sys;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 
-use super::device::{Borrowed, set_nonblocking};
+use super::cm::{CmChannel, CmId};
 use super::gid;
 use super::qp::Qp;
 use super::ret;
 use crate::device::{AhId, DeviceError, QpId};
-
-/// How groups are joined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum JoinBy {
-    /// Through rdma_cm.
-    #[default]
-    RdmaCm,
-    /// By the host's IP membership of the group and a plain attach, where there is no rdma_cm. RoCE only.
-    Membership,
-}
-
-/// What rdma_cm tells of an id.
-pub(super) enum CmEvent {
-    /// Its join has ended well; the way leads to the group.
-    Joined(sys::ibv_ah_attr),
-    /// Its join has failed.
-    Failed(DeviceError),
-    /// Its device is being removed, and that waits until everything on it is closed.
-    Removed,
-}
-
-/// An event channel of rdma_cm, non-blocking.
-#[derive(Debug)]
-pub(super) struct CmChannel {
-    raw: NonNull<sys::rdma_event_channel>,
-    fd: RawFd,
-}
-
-// SAFETY: librdmacm allows the calls on a channel from every thread.
-unsafe impl Send for CmChannel {}
-
-impl CmChannel {
-    pub(super) fn create() -> Result<Self, DeviceError> {
-        // SAFETY: it takes nothing.
-        let raw = unsafe { sys::rdma_create_event_channel() };
-        let raw = ret::pointer("rdma_create_event_channel", raw)?;
-        // SAFETY: the channel was just made; its descriptor is set once and for all.
-        let fd = unsafe { raw.as_ref() }.fd;
-        let channel = Self { raw, fd };
-        set_nonblocking(&Borrowed(fd), "fcntl of an event channel")?;
-        Ok(channel)
-    }
-
-    pub(super) fn fd(&self) -> RawFd {
-        self.fd
-    }
-
-    /// Takes one event and acknowledges it: the id's address, and what it tells.
-    pub(super) fn event(&self) -> Option<(usize, CmEvent)> {
-        loop {
-            let mut event = null_mut();
-            // SAFETY: the channel lives while `self` does; `event` outlives the call.
-            let code = unsafe { sys::rdma_get_cm_event(self.raw.as_ptr(), &mut event) };
-            let event = NonNull::new(event).filter(|_| code == 0)?;
-            // SAFETY: the event was just taken and not acknowledged, so it is there.
-            let seen = unsafe { event.as_ref() };
-            let (id, kind, status) = (seen.id.addr(), seen.event, seen.status);
-            // The type decides: an error can come with status 0.
-            let result = match kind {
-                sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN => {
-                    // SAFETY: as above; the event of a UD id has this member.
-                    Some(CmEvent::Joined(unsafe { seen.param.ud.ah_attr }))
-                }
-                sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_ERROR => {
-                    Some(CmEvent::Failed(refusal(status)))
-                }
-                sys::rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => Some(CmEvent::Removed),
-                other => {
-                    tracing::debug!(
-                        event = other,
-                        status,
-                        "an rdma_cm event without a meaning here"
-                    );
-                    None
-                }
-            };
-            // SAFETY: the event was taken above, is acknowledged once and not used afterwards.
-            unsafe { sys::rdma_ack_cm_event(event.as_ptr()) };
-            if let Some(result) = result {
-                return Some((id, result));
-            }
-        }
-    }
-}
-
-/// What a failed join says: a status can be 0, and 524 has no name outside the kernel.
-fn refusal(status: i32) -> DeviceError {
-    const ENOTSUPP: i32 = 524;
-    match status.saturating_abs() {
-        ENOTSUPP => DeviceError::Unsupported("IPv6 groups through rdma_cm; use an IPv4 group"),
-        0 => DeviceError::Os {
-            call: "rdma_join_multicast (no reason given)",
-            source: io::Error::from_raw_os_error(libc::EIO),
-        },
-        status => {
-            let source = io::Error::from_raw_os_error(status);
-            DeviceError::Os { call: "rdma_join_multicast", source }
-        }
-    }
-}
-
-impl Drop for CmChannel {
-    fn drop(&mut self) {
-        // SAFETY: its ids are destroyed before it: the device drops its groups first.
-        unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
-    }
-}
 
 /// A group that a queue pair is attached to, or is about to be.
 #[derive(Debug)]
@@ -145,8 +41,16 @@ pub(super) struct Membership {
 pub(super) enum State {
     /// So many answers are owed.
     Joining { answers: usize },
-    /// Attached; the group's handle, and its LID on InfiniBand.
-    Joined { ah: AhId, mlid: u16 },
+    /// Attached; the group's handle, and where the queue pair is attached.
+    Joined { ah: AhId, place: Place },
+}
+
+/// Where a group is in the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) mgid: Gid,
+    /// Its LID on InfiniBand, and 0 elsewhere.
+    pub(super) mlid: u16,
 }
 
 /// What makes the fabric send us the group's datagrams.
@@ -164,11 +68,26 @@ impl Membership {
         qp: QpId,
         mgid: Gid,
         local: SocketAddr,
+        link: LinkLayer,
     ) -> Result<Self, DeviceError> {
         let mut id = CmId::create(channel)?;
         id.bind(local)?;
-        id.join(group_address(mgid, local))?;
+        id.join(GroupAddress::of(mgid, local, link))?;
         Ok(Self { qp, mgid, state: State::Joining { answers: 1 }, route: Route::Cm(id) })
+    }
+
+    /// Joins anew: the fabric has forgotten the membership. The queue pair stays attached meanwhile.
+    pub(super) fn renew(
+        &mut self,
+        channel: &CmChannel,
+        local: SocketAddr,
+        link: LinkLayer,
+    ) -> Result<(), DeviceError> {
+        let mut id = CmId::create(channel)?;
+        id.bind(local)?;
+        id.join(GroupAddress::of(self.mgid, local, link))?;
+        self.route = Route::Cm(id);
+        Ok(())
     }
 
     /// Becomes a member as a host.
@@ -187,103 +106,225 @@ impl Membership {
         Ok(Self { qp, mgid, state: State::Joining { answers: 1 }, route: Route::Socket(socket) })
     }
 
+    /// Whether its queue pair is attached.
+    pub(super) fn is_joined(&self) -> bool {
+        matches!(self.state, State::Joined { .. })
+    }
+
+    /// The device is gone, and rdma_cm's context of it, which has nothing of ours, is to be let go.
+    pub(super) fn orphan(&mut self) {
+        if let Route::Cm(id) = &mut self.route {
+            id.orphan();
+        }
+    }
+
     /// Whether this is the id at that address.
     pub(super) fn is(&self, id: usize) -> bool {
-        matches!(&self.route, Route::Cm(cm) if cm.raw.as_ptr().addr() == id)
+        matches!(&self.route, Route::Cm(cm) if cm.addr() == id)
     }
 }
 
-/// An id of rdma_cm with at most one join. Dropping it leaves exactly what was joined.
+/// A group's address as rdma_cm takes it.
 #[derive(Debug)]
-struct CmId {
-    raw: NonNull<sys::rdma_cm_id>,
-    joined: Option<SocketAddr>,
+pub(super) enum GroupAddress {
+    /// Mapped to an MGID by the kernel.
+    Ip(SockAddr),
+    /// The MGID itself.
+    Ib(SockAddrIb),
 }
 
-// SAFETY: librdmacm allows the calls on an id from every thread.
-unsafe impl Send for CmId {}
-
-impl CmId {
-    fn create(channel: &CmChannel) -> Result<Self, DeviceError> {
-        let mut id = null_mut();
-        let space = sys::rdma_port_space::RDMA_PS_UDP;
-        // SAFETY: the channel lives on: the device drops its ids first. `id` outlives the call.
-        let code = unsafe { sys::rdma_create_id(channel.raw.as_ptr(), &mut id, null_mut(), space) };
-        ret::minus_one("rdma_create_id", code)?;
-        Ok(Self { raw: ret::pointer("rdma_create_id", id)?, joined: None })
-    }
-
-    /// Chooses the device and the interface. It must come before a join, and no route must be resolved.
-    fn bind(&self, local: SocketAddr) -> Result<(), DeviceError> {
-        let address = SockAddr::from(local);
-        // SAFETY: the id lives while `self` does, and the address, which is not written to, outlives the call.
-        let code =
-            unsafe { sys::rdma_bind_addr(self.raw.as_ptr(), address.as_ptr().cast_mut().cast()) };
-        ret::minus_one("rdma_bind_addr", code)
-    }
-
-    fn join(&mut self, group: SocketAddr) -> Result<(), DeviceError> {
-        let address = SockAddr::from(group);
-        // SAFETY: as for `bind`; no context is given.
-        let code = unsafe {
-            sys::rdma_join_multicast(
-                self.raw.as_ptr(),
-                address.as_ptr().cast_mut().cast(),
-                null_mut(),
-            )
-        };
-        ret::minus_one("rdma_join_multicast", code)?;
-        self.joined = Some(group);
-        Ok(())
-    }
-
-    fn leave(&mut self) -> Result<(), DeviceError> {
-        let Some(group) = self.joined.take() else { return Ok(()) };
-        let address = SockAddr::from(group);
-        // SAFETY: as for `bind`. All events of the id that were taken are acknowledged, so that this does not wait.
-        let code = unsafe {
-            sys::rdma_leave_multicast(self.raw.as_ptr(), address.as_ptr().cast_mut().cast())
-        };
-        ret::minus_one("rdma_leave_multicast", code)
-    }
-}
-
-impl Drop for CmId {
-    fn drop(&mut self) {
-        if let Err(error) = self.leave() {
-            // What did not come about is not there to be left.
-            tracing::debug!(%error, "a group was not left");
+impl GroupAddress {
+    fn of(mgid: Gid, local: SocketAddr, link: LinkLayer) -> Self {
+        if link == LinkLayer::InfiniBand && is_infiniband_mgid(mgid) {
+            return Self::Ib(SockAddrIb::new(mgid));
         }
-        // SAFETY: the id is destroyed here only, and all events that were taken are acknowledged, so that this does not
-        // wait.
-        let code = unsafe { sys::rdma_destroy_id(self.raw.as_ptr()) };
-        if let Err(error) = ret::minus_one("rdma_destroy_id", code) {
-            tracing::warn!(%error, "an rdma_cm id was not destroyed");
+        Self::Ip(SockAddr::from(match (mgid.ip(), local) {
+            (IpAddr::V6(group), SocketAddr::V6(local)) => {
+                SocketAddr::from(SocketAddrV6::new(group, 0, 0, local.scope_id()))
+            }
+            (group, _) => SocketAddr::new(group, 0),
+        }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *const libc::sockaddr {
+        match self {
+            Self::Ip(address) => address.as_ptr().cast(),
+            Self::Ib(address) => std::ptr::from_ref(address).cast(),
         }
     }
 }
 
-fn group_address(mgid: Gid, local: SocketAddr) -> SocketAddr {
-    match (mgid.ip(), local) {
-        (IpAddr::V6(group), SocketAddr::V6(local)) => {
-            SocketAddrV6::new(group, 0, 0, local.scope_id()).into()
+/// `struct sockaddr_ib` of `<infiniband/ib.h>`, which the bindings lack.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SockAddrIb {
+    family: u16,
+    pkey: u16,
+    flow_info: u32,
+    address: [u8; 16],
+    sid: u64,
+    sid_mask: u64,
+    scope_id: u64,
+}
+
+const _: () = assert!(size_of::<SockAddrIb>() == 48);
+
+impl SockAddrIb {
+    fn new(mgid: Gid) -> Self {
+        // A join looks at the address alone: the partition is the bound interface's.
+        Self {
+            family: AF_IB,
+            pkey: 0,
+            flow_info: 0,
+            address: mgid.to_bytes(),
+            sid: 0,
+            sid_mask: 0,
+            scope_id: 0,
         }
-        (group, _) => SocketAddr::new(group, 0),
     }
 }
+
+const AF_IB: u16 = 27;
+
+/// Whether this is an MGID in one of InfiniBand's own forms: transient, and signed as IPoIB's (401b, 601b), as
+/// rdma_cm's (4001, 6001), or as assigned by the subnet administrator (a01b).
+fn is_infiniband_mgid(gid: Gid) -> bool {
+    let bytes = gid.to_bytes();
+    let signature = u16::from_be_bytes([bytes[2], bytes[3]]);
+    bytes[0] == 0xff
+        && bytes[1] & 0xf0 == 0x10
+        && matches!(signature, 0x401b | 0x601b | 0x4001 | 0x6001 | 0xa01b)
+}
+
+/// What a join's event says of the way to the group, for a sender at this port and GID.
+///
+/// A datagram to a group has a GRH on every link. On InfiniBand the MLID, the service level and the rate are the subnet
+/// administrator's choice, and are taken as they come.
+pub(super) fn way_to_group(
+    mut way: sys::ibv_ah_attr,
+    asked: Gid,
+    link: LinkLayer,
+    port: u8,
+    sgid_index: u8,
+) -> Result<(sys::ibv_ah_attr, Place), DeviceError> {
+    let place = Place { mgid: gid::from_raw(&way.grh.dgid), mlid: way.dlid };
+    match link {
+        LinkLayer::Ethernet if place.mgid != asked => {
+            return Err(DeviceError::Unsupported(
+                "groups of RoCE v1, which is rdma_cm's mode on this port (cma_roce_mode sets it)",
+            ));
+        }
+        LinkLayer::InfiniBand if !MULTICAST_LIDS.contains(&place.mlid) => {
+            let source = std::io::Error::from_raw_os_error(libc::EPROTO);
+            return Err(DeviceError::Os { call: "rdma_join_multicast (no multicast LID)", source });
+        }
+        _ => {}
+    }
+    // The event may come from another context of the same device; the source is our own choice.
+    (way.port_num, way.grh.sgid_index, way.is_global) = (port, sgid_index, 1);
+    Ok((way, place))
+}
+
+/// LIDs of groups; the last is the permissive one, which is nobody's.
+const MULTICAST_LIDS: std::ops::RangeInclusive<u16> = 0xc000..=0xfffe;
 
 /// Attaches a queue pair to a group. Twice is as good as once.
-pub(super) fn attach(qp: &Qp, mgid: Gid, mlid: u16) -> Result<(), DeviceError> {
-    let raw = gid::to_raw(mgid);
+pub(super) fn attach(qp: &Qp, to: Place) -> Result<(), DeviceError> {
+    let raw = gid::to_raw(to.mgid);
     // SAFETY: the queue pair lives while `qp` does; `raw` outlives the call.
-    let code = unsafe { sys::ibv_attach_mcast(qp.as_ptr(), &raw, mlid) };
+    let code = unsafe { sys::ibv_attach_mcast(qp.as_ptr(), &raw, to.mlid) };
     ret::returned("ibv_attach_mcast", code)
 }
 
 /// Detaches a queue pair from a group.
-pub(super) fn detach(qp: &Qp, mgid: Gid, mlid: u16) -> Result<(), DeviceError> {
-    let raw = gid::to_raw(mgid);
+pub(super) fn detach(qp: &Qp, from: Place) -> Result<(), DeviceError> {
+    let raw = gid::to_raw(from.mgid);
     // SAFETY: as for `attach`.
-    let code = unsafe { sys::ibv_detach_mcast(qp.as_ptr(), &raw, mlid) };
+    let code = unsafe { sys::ibv_detach_mcast(qp.as_ptr(), &raw, from.mlid) };
     ret::returned("ibv_detach_mcast", code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::verbs::layout::Plain;
+
+    fn gid(ip: &str) -> Gid {
+        ip.parse::<IpAddr>().unwrap().into()
+    }
+
+    fn join(group: &str, link: LinkLayer) -> GroupAddress {
+        GroupAddress::of(gid(group), "10.0.0.1:0".parse().unwrap(), link)
+    }
+
+    #[test]
+    fn ip_groups_are_mapped_by_the_kernel_and_mgids_are_not() {
+        use LinkLayer::{Ethernet, InfiniBand};
+        for link in [Ethernet, InfiniBand] {
+            for group in ["239.192.1.2", "ff15::7163:1:2", "ff0e:4001::1"] {
+                let GroupAddress::Ip(address) = join(group, link) else { panic!("{group}") };
+                assert_eq!(address.as_socket().unwrap().ip().to_string(), group);
+            }
+        }
+        for mgid in ["ff12:401b:ffff::1:2", "ff15:6001:8001::7", "ff12:a01b:fe80::1"] {
+            let GroupAddress::Ib(address) = join(mgid, InfiniBand) else { panic!("{mgid}") };
+            assert_eq!((address.family, Gid::from_bytes(address.address)), (27, gid(mgid)));
+            // Elsewhere it is an IPv6 group like any other.
+            assert!(matches!(join(mgid, Ethernet), GroupAddress::Ip(_)));
+        }
+    }
+
+    #[test]
+    fn a_link_local_source_names_the_interface() {
+        let local: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 0, 0, 7).into();
+        let group = GroupAddress::of(gid("ff15::7"), local, LinkLayer::Ethernet);
+        let GroupAddress::Ip(address) = group else { panic!("{group:?}") };
+        assert_eq!(address.as_socket_ipv6().unwrap().scope_id(), 7);
+    }
+
+    /// An event as the kernel fills it on InfiniBand.
+    fn event(mgid: &str, mlid: u16) -> sys::ibv_ah_attr {
+        let mut way = sys::ibv_ah_attr::zeroed();
+        way.grh.dgid = gid::to_raw(gid(mgid));
+        (way.grh.flow_label, way.grh.hop_limit, way.grh.traffic_class) = (5, 64, 1);
+        (way.grh.sgid_index, way.port_num) = (9, 9);
+        (way.dlid, way.sl, way.static_rate, way.is_global) = (mlid, 3, 6, 1);
+        way
+    }
+
+    #[test]
+    fn the_way_is_the_subnet_administrators_and_the_source_our_own() {
+        let mapped = "ff12:4001:ffff::ef01:102";
+        for is_global in [1, 0] {
+            let mut event = event(mapped, 0xc005);
+            event.is_global = is_global;
+            let way = way_to_group(event, gid("239.1.1.2"), LinkLayer::InfiniBand, 2, 0);
+            let (way, place) = way.unwrap();
+            // The queue pair is attached where the group is, whatever address was asked for.
+            assert_eq!(place, Place { mgid: gid(mapped), mlid: 0xc005 });
+            assert_eq!((way.dlid, way.sl, way.static_rate, way.is_global), (0xc005, 3, 6, 1));
+            assert_eq!((way.port_num, way.grh.sgid_index), (2, 0));
+            let (flow, hops) = (way.grh.flow_label, way.grh.hop_limit);
+            assert_eq!((flow, hops, way.grh.traffic_class), (5, 64, 1));
+        }
+    }
+
+    #[test]
+    fn a_group_without_a_multicast_lid_is_refused() {
+        for mlid in [0, 1, 0xbfff, 0xffff] {
+            let event = event("ff12:4001:ffff::1", mlid);
+            let way = way_to_group(event, gid("239.0.0.1"), LinkLayer::InfiniBand, 1, 0);
+            assert!(way.err().unwrap().to_string().contains("no multicast LID"), "{mlid:#x}");
+        }
+    }
+
+    #[test]
+    fn another_mgid_on_ethernet_is_another_mode() {
+        let group = gid("239.1.1.1");
+        let ethernet = |event| way_to_group(event, group, LinkLayer::Ethernet, 1, 1);
+        let (_, place) = ethernet(event("239.1.1.1", 0)).unwrap();
+        assert_eq!(place, Place { mgid: group, mlid: 0 });
+        let error = ethernet(event("ff0e::ffff:ef01:101", 0)).err().unwrap();
+        assert!(error.to_string().contains("cma_roce_mode"), "{error}");
+    }
 }

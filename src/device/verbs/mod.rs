@@ -13,7 +13,8 @@
 //! | `pd`, `memlock` | memory: one registration for each slab |
 //! | `cq`, `srq`, `qp`, `modify` | queues, what is posted to them, and the walk of states |
 //! | `ah` | address handles, resolved by helper threads |
-//! | `mcast` | groups, through rdma_cm or by a plain attach |
+//! | `cm` | rdma_cm: its events, its ids, and the devices that it opened |
+//! | `mcast`, `ipoib` | groups, through rdma_cm or by a plain attach; where rdma_cm finds an InfiniBand port |
 //! | `event` | asynchronous events |
 //!
 //! # What Soft-RoCE taught
@@ -24,11 +25,13 @@
 //! for want of a receive are counted nowhere.
 
 mod ah;
+mod cm;
 mod cq;
 mod device;
 mod error;
 mod event;
 mod gid;
+mod ipoib;
 mod layout;
 mod mcast;
 mod memlock;
@@ -50,23 +53,26 @@ use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use nix::libc;
 use qcast_proto::addr::{Gid, Qpn, ROCE_PORT};
 use qcast_proto::qp::{ModifyContext, QpAttrs, QpState, QpType};
 use qcast_proto::time::Instant;
 use slab::Slab;
 
 use self::ah::AhTable;
+use self::cm::{CmChannel, CmId};
 use self::cq::{Channel, Cq, WcRoom};
 use self::device::Context;
 pub use self::device::list_devices;
 pub use self::error::VerbsOpenError;
-pub use self::mcast::JoinBy;
-use self::mcast::{CmChannel, Membership};
+use self::event::Reader;
+use self::mcast::Membership;
 use self::open::Port;
 pub use self::open::VerbsConfig;
-use self::pd::{Mr, Pd};
-use self::qp::Qp;
+use self::pd::{Mr, Pd, Slabs};
+use self::qp::{Qp, Shape};
 use self::srq::Posted;
+pub use super::spec::{JoinBy, QpBy};
 use super::{
     AhAttrs, AhId, AhStatus, Armed, Completion, Device, DeviceCaps, DeviceError, DeviceEvent,
     PortCounters, PortInfo, QpId, QpInfo, RecvBuf, SendBuf, SendWr, Sources,
@@ -74,16 +80,18 @@ use super::{
 
 /// A real device; see the [module](self).
 ///
-/// Dropping it leaves its groups and destroys what is its own. Memory of buffers that are still held stays registered,
-/// and the device open, until they are dropped.
+/// Dropping it leaves its groups and destroys what is its own, and the device is closed, as soon as an address that is
+/// just being resolved has been or has not. Buffers that are still held keep their memory and lose its registration.
 pub struct VerbsDevice {
     // In the order in which they are to be dropped: what refers to others comes before them.
     memberships: Vec<Membership>,
-    cm: CmChannel,
     qps: Slab<Qp>,
+    cm: CmChannel,
     numbers: BTreeMap<Qpn, QpId>,
     ahs: AhTable,
     posted: Posted,
+    #[expect(dead_code, reason = "it takes memory back when it is dropped, after the queues")]
+    slabs: Slabs,
     recv_cq: Arc<Cq>,
     /// Whether an event will tell of the next receive.
     recv_armed: bool,
@@ -103,11 +111,15 @@ pub struct VerbsDevice {
     max_inline: usize,
     /// The payload that a receive has room for.
     recv_capacity: usize,
+    qp_by: QpBy,
     join: JoinBy,
+    /// Groups, queue pairs in one of them, and attachments in all, as the device has them.
+    mcast_limits: [u32; 3],
     caps: DeviceCaps,
     sources: Vec<RawFd>,
     channel: Arc<Channel>,
     pd: Arc<Pd>,
+    reader: Reader,
     context: Arc<Context>,
 }
 
@@ -168,7 +180,15 @@ impl Device for VerbsDevice {
     }
 
     fn create_qp(&mut self) -> Result<QpId, DeviceError> {
-        self.create_qp_of(QpType::Ud)
+        let id = match self.qp_by {
+            QpBy::Verbs => None,
+            QpBy::RdmaCm => {
+                let id = CmId::create(&self.cm)?;
+                id.bind(self.cm_address()?)?;
+                Some(id)
+            }
+        };
+        self.make_qp(QpType::Ud, id)
     }
 
     fn qpn(&self, qp: QpId) -> Qpn {
@@ -275,11 +295,18 @@ impl Device for VerbsDevice {
 }
 
 impl VerbsDevice {
+    /// A queue pair of this kind in RESET.
+    #[cfg(test)]
     fn create_qp_of(&mut self, kind: QpType) -> Result<QpId, DeviceError> {
+        self.make_qp(kind, None)
+    }
+
+    fn make_qp(&mut self, kind: QpType, id: Option<CmId>) -> Result<QpId, DeviceError> {
         let depth = self.caps.max_send_wr;
         let cq = Cq::create(&self.context, &self.channel, depth)?;
         let srq = self.posted.srq();
-        let qp = Qp::create(&self.pd, cq, &self.recv_cq, srq, kind, depth, self.max_inline)?;
+        let shape = Shape { kind, depth, inline: self.max_inline };
+        let qp = Qp::create(&self.pd, cq, &self.recv_cq, srq, shape, id)?;
         let number = qp.number;
         let id = QpId(self.qps.insert(qp));
         self.numbers.insert(number, id);
@@ -301,6 +328,9 @@ impl VerbsDevice {
         let before = qp.state;
         if let Err(error) = qp.query() {
             tracing::debug!(qpn = %qp.number, %error, "a queue pair could not be queried");
+            if is_gone(&error) {
+                return self.lose("ibv_query_qp says so");
+            }
         }
         self.note_state(id, before);
     }
@@ -325,6 +355,11 @@ impl Drop for VerbsDevice {
             }
         }
     }
+}
+
+/// Whether an error means that there is no device any more.
+fn is_gone(error: &DeviceError) -> bool {
+    matches!(ret::errno(error), Some(libc::EIO | libc::ENODEV))
 }
 
 const NO_QP: DeviceError = DeviceError::NoSuch("queue pair");

@@ -5,30 +5,32 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use qcast_proto::addr::Gid;
-use qcast_proto::qp::{LinkLayer, ModifyContext, PathMtu, Privilege, QpType};
+use qcast_proto::qp::{LinkLayer, ModifyContext, PathMtu, Privilege, QpState, QpType};
 use qcast_proto::time::Instant;
 use rdma_sys as sys;
 use slab::Slab;
 
 use super::ah::AhTable;
+use super::cm::CmChannel;
 use super::cq::{Channel, Cq, WcRoom};
 use super::device::Context;
 use super::error::VerbsOpenError;
+use super::event::Reader;
 use super::gid::{self, Entry};
-use super::mcast::{CmChannel, JoinBy};
-use super::pd::Pd;
-use super::qp::Qp;
+use super::ipoib;
+use super::pd::{Pd, Slabs};
+use super::qp::{Qp, Shape};
 use super::srq::{Posted, Srq};
 use super::{VerbsDevice, memlock};
 use crate::device::buf::GRH_BYTES;
-use crate::device::spec::VerbsSpec;
+use crate::device::spec::{QpBy, VerbsSpec};
 use crate::device::{DeviceCaps, DeviceError, PortCounters};
 
 /// How a device is opened.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VerbsConfig {
-    /// The device, its port and its GID.
+    /// The device, its port and its GID, and what makes queue pairs and joins groups.
     pub spec: VerbsSpec,
     /// A path MTU below the port's, in bytes.
     pub mtu: Option<usize>,
@@ -38,21 +40,12 @@ pub struct VerbsConfig {
     pub send_depth: usize,
     /// Address handles that may live at once.
     pub max_ah: usize,
-    /// How groups are joined.
-    pub join: JoinBy,
 }
 
 impl VerbsConfig {
     /// The device of this spec, with the default bounds.
     pub fn new(spec: VerbsSpec) -> Self {
-        Self {
-            spec,
-            mtu: None,
-            srq_depth: 2048,
-            send_depth: 512,
-            max_ah: 4096,
-            join: JoinBy::default(),
-        }
+        Self { spec, mtu: None, srq_depth: 2048, send_depth: 512, max_ah: 4096 }
     }
 }
 
@@ -72,12 +65,18 @@ impl VerbsDevice {
     /// # Errors
     /// [`VerbsOpenError`] says what is not there, forbidden or too small. Nothing is left open.
     pub fn open(config: &VerbsConfig) -> Result<Self, VerbsOpenError> {
-        let context = Context::open(&config.spec.name)?;
+        let context = match config.spec.qp {
+            QpBy::Verbs => Context::open(&config.spec.name)?,
+            QpBy::RdmaCm => Context::of_rdma_cm(&config.spec.name)?,
+        };
         let attr = context.query_device()?;
         let (number, port_attr) = choose_port(&context, &config.spec, attr.phys_port_cnt)?;
         let link = gid::link_layer(&port_attr);
         let gid = choose_gid(&context, &config.spec, number, link)?;
-        let active_mtu = active_mtu(&port_attr);
+        let active_mtu = match link {
+            LinkLayer::Ethernet => active_mtu(&port_attr),
+            LinkLayer::InfiniBand => active_mtu(&port_attr).min(group_mtu(&context, number)?),
+        };
         let mtu = choose_mtu(config, active_mtu)?;
         let incapable = |what| VerbsOpenError::Incapable { name: config.spec.name.clone(), what };
         if attr.max_srq < 1 {
@@ -120,6 +119,10 @@ impl VerbsDevice {
             counts_drops: false,
             pkeys: port_attr.pkey_tbl_len,
             ports: attr.phys_port_cnt,
+            new_qp: match config.spec.qp {
+                QpBy::Verbs => QpState::Reset,
+                QpBy::RdmaCm => QpState::Rts,
+            },
         };
         tracing::info!(
             device = %caps.name, gid = %gid.gid, gid_index = gid.index, mtu, max_inline, "opened"
@@ -131,6 +134,7 @@ impl VerbsDevice {
             numbers: BTreeMap::new(),
             ahs,
             posted: Posted::new(&srq, srq_depth),
+            slabs: Slabs(Arc::clone(&pd)),
             recv_cq,
             recv_armed: false,
             done: VecDeque::new(),
@@ -152,11 +156,19 @@ impl VerbsDevice {
             port: Port { number, link, gid, mtu, active: is_active(&port_attr) },
             max_inline,
             recv_capacity,
-            join: config.join,
+            qp_by: config.spec.qp,
+            join: config.spec.join,
+            mcast_limits: [
+                attr.max_mcast_grp,
+                attr.max_mcast_qp_attach,
+                attr.max_total_mcast_qp_attach,
+            ]
+            .map(|most| u32::try_from(most).unwrap_or(0)),
             caps,
             sources,
             channel,
             pd,
+            reader: Reader::new(&context),
             context,
         })
     }
@@ -229,6 +241,13 @@ fn choose_mtu(config: &VerbsConfig, active: usize) -> Result<usize, VerbsOpenErr
     Ok(asked)
 }
 
+/// What a datagram to a group holds on an InfiniBand port.
+fn group_mtu(context: &Context, port: u8) -> Result<usize, DeviceError> {
+    let gids: Vec<Gid> = gid::table(context, port)?.iter().map(|entry| entry.gid).collect();
+    let interfaces = ipoib::of_port(ipoib::ROOT.as_ref(), &gids, context.pkey(port, 0)?);
+    Ok(ipoib::group_mtu(interfaces.first()))
+}
+
 /// How many bytes a UD queue pair takes into its requests. There is no attribute to ask: what can be had is seen by
 /// trying, and drivers give less, or more, than was asked for.
 fn probe_inline(
@@ -241,7 +260,8 @@ fn probe_inline(
 ) -> Result<usize, DeviceError> {
     for inline in [256, 128, 64] {
         let cq = Cq::create(context, channel, depth)?;
-        match Qp::create(pd, cq, recv_cq, srq, QpType::Ud, depth, inline) {
+        let shape = Shape { kind: QpType::Ud, depth, inline };
+        match Qp::create(pd, cq, recv_cq, srq, shape, None) {
             Ok(qp) => return Ok(qp.max_inline().min(inline)),
             Err(error) => tracing::debug!(inline, %error, "no such inline size"),
         }

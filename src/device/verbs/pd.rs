@@ -1,9 +1,13 @@
 //! The protection domain, and memory registered in it.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
+use nix::libc;
+use parking_lot::Mutex;
 use rdma_sys as sys;
 
 use super::device::Context;
@@ -11,10 +15,12 @@ use super::{memlock, ret};
 use crate::device::DeviceError;
 use crate::device::buf::Registration;
 
-/// A protection domain. What is made in it keeps it.
+/// A protection domain. What is made in it keeps it, but for memory: that is taken back when its device is closed.
 #[derive(Debug)]
 pub(super) struct Pd {
     raw: NonNull<sys::ibv_pd>,
+    /// The slabs that were registered in it.
+    slabs: Mutex<Vec<Weak<Mr>>>,
     #[expect(dead_code, reason = "it must outlive the PD")]
     context: Arc<Context>,
 }
@@ -29,11 +35,17 @@ impl Pd {
         // SAFETY: the context is open, and stays so: the PD holds it.
         let raw = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
         let raw = ret::pointer("ibv_alloc_pd", raw)?;
-        Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
+        Ok(Arc::new(Self { raw, slabs: Mutex::default(), context: Arc::clone(context) }))
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_pd {
         self.raw.as_ptr()
+    }
+
+    fn add(&self, slab: Weak<Mr>) {
+        let mut slabs = self.slabs.lock();
+        slabs.retain(|slab| slab.strong_count() > 0);
+        slabs.push(slab);
     }
 }
 
@@ -47,20 +59,38 @@ impl Drop for Pd {
     }
 }
 
-/// A registered slab. Each buffer cut from the slab holds it.
+/// Takes all memory of a PD back when it is dropped: a device that closes has it dropped after the queues whose
+/// requests lie in that memory. Buffers that others still hold keep their bytes, and do not keep the device.
+pub(super) struct Slabs(pub(super) Arc<Pd>);
+
+impl Drop for Slabs {
+    fn drop(&mut self) {
+        let slabs = std::mem::take(&mut *self.0.slabs.lock());
+        slabs.iter().filter_map(Weak::upgrade).for_each(|slab| slab.take_back());
+    }
+}
+
+/// A slab's registration. Each buffer cut from the slab holds it.
 #[derive(Debug)]
 pub(super) struct Mr {
-    raw: NonNull<sys::ibv_mr>,
     start: usize,
     len: usize,
-    lkey: u32,
+    /// The PD that the slab is registered in, by its address, and the key that it has there; 0 if it is in none. Only
+    /// a PD that `registered` holds is named, so another at the same address is not taken for it.
+    owner: AtomicUsize,
+    lkey: AtomicU32,
+    registered: Mutex<Option<Registered>>,
+    me: Weak<Self>,
+}
+
+#[derive(Debug)]
+struct Registered {
+    raw: NonNull<sys::ibv_mr>,
     pd: Arc<Pd>,
 }
 
 // SAFETY: after its registration an MR is a key and a range; deregistering is allowed from every thread.
-unsafe impl Send for Mr {}
-// SAFETY: as above.
-unsafe impl Sync for Mr {}
+unsafe impl Send for Registered {}
 
 impl Mr {
     /// Registers the memory from the first of `slots` to the end of the last: the slots of one slab, in order.
@@ -76,32 +106,73 @@ impl Mr {
             (start, end) = (start.min(at), end.max(at + len));
         }
         let len = end.checked_sub(start).ok_or(DeviceError::Unsupported("a slab of no buffers"))?;
+        let mr = Arc::new_cyclic(|me| Self {
+            start,
+            len,
+            owner: AtomicUsize::new(0),
+            lkey: AtomicU32::new(0),
+            registered: Mutex::new(None),
+            me: Weak::clone(me),
+        });
+        mr.register_in(pd)?;
+        Ok(mr)
+    }
+
+    /// Registers the slab in a PD. The caller holds a buffer of it, so that its memory is there.
+    fn register_in(&self, pd: &Arc<Pd>) -> Result<(), DeviceError> {
+        let mut registered = self.registered.lock();
+        if registered.is_some() {
+            return Err(DeviceError::Unregistered);
+        }
         let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
-        let address = std::ptr::with_exposed_provenance_mut::<c_void>(start);
-        // SAFETY: the range is one allocation, all of which belongs to buffers of the caller. Registering pins its
-        // pages and touches none; the PD outlives the MR, which holds it.
-        let raw = unsafe { sys::ibv_reg_mr(pd.as_ptr(), address, len, access) };
-        let raw = ret::pointer("ibv_reg_mr", raw).map_err(|error| memlock::explain(error, len))?;
+        let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.start);
+        // SAFETY: the range is one allocation, which lives as long as any buffer of the slab, and the caller holds one.
+        // Registering pins its pages and touches none; the PD outlives the MR, which is kept with it.
+        let raw = unsafe { sys::ibv_reg_mr(pd.as_ptr(), address, self.len, access) };
+        let raw =
+            ret::pointer("ibv_reg_mr", raw).map_err(|error| memlock::explain(error, self.len))?;
         // SAFETY: the MR was just made; the field is set once and for all.
-        let lkey = unsafe { raw.as_ref() }.lkey;
-        Ok(Arc::new(Self { raw, start, len, lkey, pd: Arc::clone(pd) }))
+        self.lkey.store(unsafe { raw.as_ref() }.lkey, Ordering::Relaxed);
+        *registered = Some(Registered { raw, pd: Arc::clone(pd) });
+        self.owner.store(pd.as_ptr().addr(), Ordering::Release);
+        drop(registered);
+        pd.add(Weak::clone(&self.me));
+        Ok(())
+    }
+
+    /// Ends the registration. Nothing of the slab is posted any more.
+    fn take_back(&self) {
+        self.owner.store(0, Ordering::Release);
+        let Some(Registered { raw, pd }) = self.registered.lock().take() else { return };
+        // SAFETY: the MR is deregistered once, since it was just taken out. Nothing of it is posted: its last buffer is
+        // gone, or the device that closes has destroyed all queues of the PD (see `Slabs`).
+        let code = unsafe { sys::ibv_dereg_mr(raw.as_ptr()) };
+        // EIO: the device is gone, and with it what was on it.
+        if code != libc::EIO
+            && let Err(error) = ret::returned("ibv_dereg_mr", code)
+        {
+            tracing::warn!(%error, "an MR was not freed");
+        }
+        drop(pd);
     }
 }
 
 impl Registration for Mr {
     fn key(&self, owner: usize, start: usize, len: usize) -> Option<u32> {
         let end = start.checked_add(len)?;
-        let ours = owner == self.pd.as_ptr().addr();
-        (ours && start >= self.start && end <= self.start + self.len).then_some(self.lkey)
+        let ours = owner == self.owner.load(Ordering::Acquire);
+        (ours && start >= self.start && end <= self.start + self.len)
+            .then(|| self.lkey.load(Ordering::Relaxed))
+    }
+
+    fn renew(&self, domain: &dyn Any) -> Result<(), DeviceError> {
+        let pd = domain.downcast_ref::<Arc<Pd>>().ok_or(DeviceError::Unregistered)?;
+        self.register_in(pd)
     }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: every buffer of the slab held this, so none is left, and none is posted.
-        let code = unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
-        if let Err(error) = ret::returned("ibv_dereg_mr", code) {
-            tracing::warn!(%error, "an MR was not freed");
-        }
+        self.take_back();
     }
 }

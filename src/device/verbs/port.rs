@@ -1,5 +1,7 @@
 //! Looking after the port, and what depends on it: addresses and groups.
 
+use std::net::SocketAddr;
+
 use nix::libc;
 use qcast_proto::addr::Gid;
 use qcast_proto::qp::{AddressVector, GlobalRoute, LinkLayer};
@@ -7,10 +9,12 @@ use rdma_sys as sys;
 
 use super::ah::Ah;
 use super::gid;
-use super::mcast::{self, JoinBy, Membership, State};
+use super::ipoib;
+use super::mcast::{self, Membership, Place, State};
 use super::modify::raw_av;
 use super::open::{active_mtu, is_active, local_address};
-use super::{NO_QP, VerbsDevice, ret};
+use super::{NO_QP, VerbsDevice, is_gone, ret};
+use crate::device::spec::JoinBy;
 use crate::device::{AhAttrs, AhId, AhStatus, DeviceError, DeviceEvent, QpId};
 
 impl VerbsDevice {
@@ -19,12 +23,16 @@ impl VerbsDevice {
         if self.lost {
             return;
         }
+        // A device that is being taken away may go on to answer for as long as it is open.
+        if !self.context.is_listed() {
+            return self.lose("it is no longer listed");
+        }
         let attr = match self.context.query_port(self.port.number) {
             Ok(attr) => attr,
             Err(error) => {
                 tracing::debug!(device = %self.caps.name, %error, "the port could not be queried");
-                if matches!(ret::errno(&error), Some(libc::EIO | libc::ENODEV)) {
-                    self.lose();
+                if is_gone(&error) {
+                    self.lose("ibv_query_port says so");
                 }
                 return;
             }
@@ -57,12 +65,15 @@ impl VerbsDevice {
     }
 
     /// Tells, once, that the device is gone.
-    pub(super) fn lose(&mut self) {
+    pub(super) fn lose(&mut self, cause: &'static str) {
         if !self.lost {
-            tracing::error!(device = %self.caps.name, "the device is gone");
+            tracing::debug!(device = %self.caps.name, cause, "the device is gone");
             self.lost = true;
             self.port.active = false;
-            self.events.push_back(DeviceEvent::Lost);
+            if !self.context.is_of_rdma_cm() {
+                self.memberships.iter_mut().for_each(Membership::orphan);
+            }
+            self.events.push_back(DeviceEvent::Lost { cause });
         }
     }
 
@@ -115,9 +126,6 @@ impl VerbsDevice {
             return Err(DeviceError::ReservedMulticast(ip));
         }
         self.same_family(mgid)?;
-        if self.port.link == LinkLayer::InfiniBand {
-            return Err(DeviceError::Unsupported("joining groups on InfiniBand yet"));
-        }
         let known = self.memberships.iter_mut().find(|group| group.qp == qp && group.mgid == mgid);
         match known.map(|group| &mut group.state) {
             Some(State::Joining { answers }) => *answers += 1,
@@ -127,8 +135,11 @@ impl VerbsDevice {
             }
             None => match self.join {
                 JoinBy::RdmaCm => {
-                    let local = local_address(&self.port.gid);
-                    self.memberships.push(Membership::begin(&self.cm, qp, mgid, local)?);
+                    let (local, link) = (self.cm_address()?, self.port.link);
+                    self.memberships.push(Membership::begin(&self.cm, qp, mgid, local, link)?);
+                }
+                JoinBy::Membership if self.port.link == LinkLayer::InfiniBand => {
+                    return Err(DeviceError::Unsupported("join=ip on InfiniBand; leave it out"));
                 }
                 JoinBy::Membership => {
                     let interface = self.port.gid.interface;
@@ -141,14 +152,74 @@ impl VerbsDevice {
         Ok(())
     }
 
+    /// The address by which rdma_cm finds the port.
+    pub(super) fn cm_address(&self) -> Result<SocketAddr, DeviceError> {
+        match self.port.link {
+            LinkLayer::Ethernet => Ok(local_address(&self.port.gid)),
+            LinkLayer::InfiniBand => {
+                let pkey = self.context.pkey(self.port.number, PKEY_INDEX)?;
+                let gids = gid::table(&self.context, self.port.number)?;
+                let gids: Vec<Gid> = gids.iter().map(|entry| entry.gid).collect();
+                let interfaces = ipoib::of_port(ipoib::ROOT.as_ref(), &gids, pkey);
+                ipoib::address(&interfaces)
+                    .ok_or_else(|| DeviceError::NoIpoib { device: self.caps.name.clone(), pkey })
+            }
+        }
+    }
+
+    /// rdma_cm has told of a join: how it ended, or that the fabric has forgotten it.
+    pub(super) fn heard_of_join(&mut self, at: usize, told: Result<sys::ibv_ah_attr, DeviceError>) {
+        let group = &self.memberships[at];
+        let mgid = group.mgid;
+        match (&group.state, told) {
+            (State::Joining { .. }, told) => self.end_join(at, told),
+            (State::Joined { .. }, Ok(way)) => {
+                if let Err(error) = self.move_group(at, way) {
+                    tracing::warn!(mgid = %mgid.ip(), %error, "joined anew, but not attached");
+                }
+            }
+            (State::Joined { .. }, Err(error)) => {
+                // The subnet manager, the port's LID or its partitions changed. Such a join is over; another one is made.
+                tracing::warn!(mgid = %mgid.ip(), %error, "the fabric has ended a membership; joining anew");
+                let link = self.port.link;
+                let renewed = self.cm_address();
+                let renewed =
+                    renewed.and_then(|local| self.memberships[at].renew(&self.cm, local, link));
+                if let Err(error) = renewed {
+                    tracing::warn!(mgid = %mgid.ip(), %error, "the group cannot be joined anew");
+                }
+            }
+        }
+    }
+
+    /// A group that was joined anew may be elsewhere now: with another MLID, at another service level.
+    fn move_group(&mut self, at: usize, way: sys::ibv_ah_attr) -> Result<(), DeviceError> {
+        let Membership { qp, mgid, state: State::Joined { ah, place }, .. } = self.memberships[at]
+        else {
+            return Ok(());
+        };
+        let (link, port, sgid) = (self.port.link, self.port.number, self.port.gid.index);
+        let (way, new) = mcast::way_to_group(way, mgid, link, port, sgid)?;
+        self.ahs.replace(ah, Ah::create(&self.pd, way)?);
+        if new != place {
+            let found = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
+            mcast::attach(found, new)?;
+            if let Err(error) = mcast::detach(found, place) {
+                tracing::debug!(mgid = %mgid.ip(), %error, "not detached from where the group was");
+            }
+            self.memberships[at].state = State::Joined { ah, place: new };
+        }
+        Ok(())
+    }
+
     /// A join has ended: if well, `way` leads to the group, and the queue pair is attached now.
     pub(super) fn end_join(&mut self, at: usize, way: Result<sys::ibv_ah_attr, DeviceError>) {
         let Membership { qp, mgid, state, .. } = &self.memberships[at];
         let (qp, mgid) = (*qp, *mgid);
         let State::Joining { answers } = *state else { return };
         match way.and_then(|way| self.attach(qp, mgid, way)) {
-            Ok((ah, mlid)) => {
-                self.memberships[at].state = State::Joined { ah, mlid };
+            Ok((ah, place)) => {
+                self.memberships[at].state = State::Joined { ah, place };
                 for _ in 0..answers {
                     self.events.push_back(DeviceEvent::Joined { qp, mgid, ah });
                 }
@@ -170,27 +241,38 @@ impl VerbsDevice {
         &mut self,
         id: QpId,
         mgid: Gid,
-        mut way: sys::ibv_ah_attr,
-    ) -> Result<(AhId, u16), DeviceError> {
-        // The way may come from another context of the same device; the source is our own choice.
-        (way.port_num, way.grh.sgid_index) = (self.port.number, self.port.gid.index);
-        let mlid = way.dlid;
+        way: sys::ibv_ah_attr,
+    ) -> Result<(AhId, Place), DeviceError> {
+        let (link, port, sgid) = (self.port.link, self.port.number, self.port.gid.index);
+        let (way, place) = mcast::way_to_group(way, mgid, link, port, sgid)?;
         let ah = self.ahs.insert(Ah::create(&self.pd, way)?)?;
         let qp = self.qps.get_mut(id.0).ok_or(NO_QP)?;
-        if let Err(error) = mcast::attach(qp, mgid, mlid) {
+        if let Err(error) = mcast::attach(qp, place) {
             self.ahs.retire(ah);
-            return Err(error);
+            return Err(self.why_not_attached(error));
         }
         qp.attached += 1;
-        Ok((ah, mlid))
+        Ok((ah, place))
+    }
+
+    /// A refused attach says ENOMEM for each of three limits, which the device's attributes name.
+    fn why_not_attached(&self, error: DeviceError) -> DeviceError {
+        let attached: usize = self.memberships.iter().filter(|group| group.is_joined()).count();
+        match ret::errno(&error) {
+            Some(libc::ENOMEM | libc::ENOSPC) => {
+                let [groups, of_group, in_all] = self.mcast_limits;
+                DeviceError::AttachLimit { attached, groups, of_group, in_all }
+            }
+            _ => error,
+        }
     }
 
     pub(super) fn leave_group(&mut self, qp: QpId, mgid: Gid) -> Result<(), DeviceError> {
         let at = self.memberships.iter().position(|group| group.qp == qp && group.mgid == mgid);
         let at = at.ok_or(DeviceError::NoSuch("membership of this queue pair in this group"))?;
-        if let State::Joined { ah, mlid } = self.memberships[at].state {
+        if let State::Joined { ah, place } = self.memberships[at].state {
             let found = self.qps.get_mut(qp.0).ok_or(NO_QP)?;
-            if let Err(error) = mcast::detach(found, mgid, mlid)
+            if let Err(error) = mcast::detach(found, place)
                 && ret::errno(&error) != Some(libc::EIO)
             {
                 return Err(error);
@@ -217,3 +299,6 @@ fn reserved(group: std::net::IpAddr) -> bool {
 
 /// Routers on the way, at most.
 const HOP_LIMIT: u8 = 64;
+
+/// The partition of all queue pairs: the first of the port's table.
+const PKEY_INDEX: u16 = 0;

@@ -15,6 +15,7 @@ use qcast_proto::qp::{QpState, QpType};
 use rdma_sys as sys;
 
 use super::ah::AhTable;
+use super::cm::CmId;
 use super::cq::{Cq, WcRoom};
 use super::layout::Plain;
 use super::pd::Pd;
@@ -47,6 +48,8 @@ pub(super) struct Qp {
     sges: Vec<sys::ibv_sge>,
     /// Destroyed, and let go by the device.
     gone: bool,
+    /// The id of rdma_cm that made it, if one did.
+    id: Option<CmId>,
     pd: Arc<Pd>,
     #[expect(dead_code, reason = "it must outlive the queue pair")]
     srq: Arc<Srq>,
@@ -64,6 +67,16 @@ struct Posted {
     buf: SendBuf,
 }
 
+/// What a queue pair is to be like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) kind: QpType,
+    /// Sends that can be posted.
+    pub(super) depth: usize,
+    /// Bytes that a request can take in.
+    pub(super) inline: usize,
+}
+
 /// How many sends one completion may speak for.
 const SIGNAL_EVERY: usize = 16;
 
@@ -71,15 +84,14 @@ const SIGNAL_EVERY: usize = 16;
 const BATCH: usize = 64;
 
 impl Qp {
-    /// A queue pair in RESET on the SRQ.
+    /// A queue pair on the SRQ: in RESET, or in RTS with rdma_cm's key where an id of it is to make it.
     pub(super) fn create(
         pd: &Arc<Pd>,
         cq: Arc<Cq>,
         recv_cq: &Cq,
         srq: &Arc<Srq>,
-        kind: QpType,
-        depth: usize,
-        inline: usize,
+        Shape { kind, depth, inline }: Shape,
+        id: Option<CmId>,
     ) -> Result<Self, DeviceError> {
         let mut init = sys::ibv_qp_init_attr::zeroed();
         init.send_cq = cq.as_ptr();
@@ -94,18 +106,23 @@ impl Qp {
         init.cap.max_send_wr = u32::try_from(depth).unwrap_or(u32::MAX);
         init.cap.max_send_sge = 1;
         init.cap.max_inline_data = u32::try_from(inline).unwrap_or(u32::MAX);
-        // SAFETY: PD, CQs and SRQ live on: the queue pair holds its own, and the receive CQ is the device's, which
-        // drops its queue pairs first. `init` outlives the call.
-        let raw = unsafe { sys::ibv_create_qp(pd.as_ptr(), &mut init) };
-        let raw = ret::pointer("ibv_create_qp", raw)?;
+        let (raw, state) = match &id {
+            None => {
+                // SAFETY: PD, CQs and SRQ live on: the queue pair holds its own, and the receive CQ is the device's, which
+                // drops its queue pairs first. `init` outlives the call.
+                let raw = unsafe { sys::ibv_create_qp(pd.as_ptr(), &mut init) };
+                (ret::pointer("ibv_create_qp", raw)?, QpState::Reset)
+            }
+            Some(id) => (id.create_qp(pd, &mut init)?, QpState::Rts),
+        };
         // SAFETY: the queue pair was just made; its number never changes.
         let number = Qpn::new(unsafe { raw.as_ref() }.qp_num);
         Ok(Self {
             raw,
             number,
             kind,
-            state: QpState::Reset,
-            port: None,
+            state,
+            port: id.as_ref().map(CmId::port),
             attached: 0,
             unpolled: 0,
             spoil_next: false,
@@ -118,6 +135,7 @@ impl Qp {
             wrs: Vec::with_capacity(BATCH),
             sges: Vec::with_capacity(BATCH),
             gone: false,
+            id,
             pd: Arc::clone(pd),
             srq: Arc::clone(srq),
         })
@@ -176,8 +194,14 @@ impl Qp {
                 return Err(DeviceError::TooLarge { len, max: mtu });
             }
             let owner = self.pd.as_ptr().addr();
-            let (addr, length, mut lkey) =
-                send.buf.registered(owner).ok_or(DeviceError::Unregistered)?;
+            let (addr, length, mut lkey) = match send.buf.registered(owner) {
+                Some(registered) => registered,
+                None => {
+                    // Memory that was registered with a device that is gone: once for each slab.
+                    send.buf.renew(&self.pd)?;
+                    send.buf.registered(owner).ok_or(DeviceError::Unregistered)?
+                }
+            };
             let mut wr = sys::ibv_send_wr::zeroed();
             wr.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
             wr.num_sge = 1;
@@ -331,8 +355,11 @@ impl Qp {
         // SAFETY: the queue pair was not destroyed yet, as `gone` tells, and nothing refers to it: it is attached to no
         // group, or the kernel refuses; its asynchronous events are acknowledged as they are taken.
         let code = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
-        // EIO: the device is gone, and with it all that was on it.
-        self.gone = code == 0 || code == libc::EIO;
+        // The device is gone, and with it all that was on it.
+        self.gone = matches!(code, 0 | libc::EIO | libc::ENODEV);
+        if let (true, Some(id)) = (self.gone, &mut self.id) {
+            id.forget_qp();
+        }
         if self.gone { Ok(()) } else { ret::returned("ibv_destroy_qp", code) }
     }
 }
@@ -343,6 +370,7 @@ impl Drop for Qp {
             // The device may still read what is posted, so its memory is given up.
             tracing::warn!(qpn = %self.number, %error, "a QP was not destroyed");
             std::mem::forget(std::mem::take(&mut self.posted));
+            std::mem::forget(self.id.take());
         }
     }
 }

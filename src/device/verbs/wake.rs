@@ -5,8 +5,8 @@ use std::os::fd::BorrowedFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::VerbsDevice;
-use super::event::{self, AsyncEvent};
-use super::mcast::{self, CmEvent, State};
+use super::cm::CmEvent;
+use super::event::AsyncEvent;
 use crate::device::{Armed, DeviceError, DeviceEvent, QpId};
 
 /// Which descriptors can be read.
@@ -95,18 +95,15 @@ impl VerbsDevice {
                 CmEvent::Joined(way) => Ok(way),
                 CmEvent::Failed(error) => Err(error),
                 CmEvent::Removed => {
-                    self.lose();
+                    self.lose("rdma_cm says that it is being removed");
                     continue;
                 }
             };
-            let joining = |group: &mcast::Membership| {
-                group.is(id) && matches!(group.state, State::Joining { .. })
-            };
-            if let Some(at) = self.memberships.iter().position(joining) {
-                self.end_join(at, result);
+            if let Some(at) = self.memberships.iter().position(|group| group.is(id)) {
+                self.heard_of_join(at, result);
             }
         }
-        while let Some(event) = event::take(&self.context) {
+        while let Some(event) = self.reader.take() {
             self.take_async(event);
         }
     }
@@ -120,13 +117,17 @@ impl VerbsDevice {
                     self.examine(id);
                 }
             }
-            AsyncEvent::SrqLimit => self.events.push_back(DeviceEvent::SrqLimit),
+            AsyncEvent::SrqLimit { at } => {
+                if self.posted.srq().as_ptr().addr() == at {
+                    self.events.push_back(DeviceEvent::SrqLimit);
+                }
+            }
             AsyncEvent::Port { .. } => self.look_after(),
             AsyncEvent::CqOverrun | AsyncEvent::SrqError => {
                 tracing::error!(device = %self.caps.name, ?event, "a queue of the device is broken");
                 self.look_after();
             }
-            AsyncEvent::Fatal => self.lose(),
+            AsyncEvent::Fatal => self.lose("DEVICE_FATAL"),
             AsyncEvent::Other(_) => {}
         }
     }

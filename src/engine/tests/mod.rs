@@ -7,10 +7,12 @@
 mod addresses;
 mod closing;
 mod devices;
+mod events;
 mod faults;
 mod groups;
 mod hostile;
 mod joins;
+mod loss;
 mod receives;
 mod rig;
 mod scripted;

@@ -1,9 +1,11 @@
 //! Nodes on a fabric, driven by their deadlines alone.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use qcast_proto::addr::{Gid, NodeId, QKey, group_address};
 use qcast_proto::buf::RxFrame;
@@ -16,6 +18,8 @@ use qcast_proto::wire::frame::Messages;
 
 use crate::device::sim::{Fabric, FabricConfig, PortConfig, SimDevice};
 use crate::device::{Device, QpId};
+use crate::engine::event::NodeEvent;
+use crate::engine::feed::FeedQueue;
 use crate::engine::outlet::{Item, Patience, PublisherOutlet, SubscriberOutlet};
 use crate::engine::{Engine, EngineConfig, GroupSetup, JoinOutcome};
 
@@ -29,10 +33,13 @@ pub(super) struct Rig {
     pub(super) publishers: Vec<Talker>,
     pub(super) now: Instant,
     seed: u64,
+    /// The nodes of ports that were opened in place of others.
+    later: Arc<Mutex<BTreeMap<usize, usize>>>,
 }
 
 pub(super) struct Node {
     pub(super) engine: Engine,
+    events: Arc<FeedQueue<NodeEvent>>,
     due: Option<Instant>,
     pub(super) turns: u64,
     pub(super) paused: bool,
@@ -75,6 +82,7 @@ impl Rig {
             publishers: Vec::new(),
             now: Instant::ZERO,
             seed,
+            later: Arc::default(),
         }
     }
 
@@ -97,9 +105,60 @@ impl Rig {
         let mut config = EngineConfig::new(node, self.seed * 1000 + index as u64);
         config.srq_depth = 256;
         edit(&mut config);
-        let engine = Engine::new(self.now, wrap(device), config).unwrap();
-        self.nodes.push(Node { engine, due: Some(self.now), turns: 0, paused: false });
+        let mut engine = Engine::new(self.now, wrap(device), config).unwrap();
+        let events = engine.listen();
+        self.nodes.push(Node { engine, events, due: Some(self.now), turns: 0, paused: false });
         index
+    }
+
+    /// Lets a node open its device anew when it has lost it, once `is_there`: as another port of the same address.
+    pub(super) fn let_reopen(
+        &mut self,
+        node: usize,
+        is_there: &Arc<AtomicBool>,
+    ) -> Arc<AtomicUsize> {
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let (counted, is_there) = (Arc::clone(&attempts), Arc::clone(is_there));
+        let (fabric, later) = (self.fabric.clone(), Arc::clone(&self.later));
+        let gid = self.nodes[node].engine.device().port().gid;
+        self.nodes[node].engine.reopen_by(Box::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if !is_there.load(Ordering::Relaxed) {
+                return Err("it is not there".into());
+            }
+            let port = PortConfig {
+                mtu: 1024,
+                rate: Some(1_000_000_000),
+                gid: Some(gid),
+                ..PortConfig::default()
+            };
+            let device = fabric.open(port);
+            later.lock().insert(device.index(), node);
+            Ok(Box::new(device))
+        }));
+        attempts
+    }
+
+    /// Takes a node's device away.
+    pub(super) fn lose(&mut self, node: usize) {
+        self.fabric.lose(self.port(node));
+        self.touch(node);
+    }
+
+    /// The port that a node has now.
+    pub(super) fn port(&self, node: usize) -> usize {
+        let later = self.later.lock();
+        later
+            .iter()
+            .filter(|(_, owner)| **owner == node)
+            .map(|(port, _)| *port)
+            .max()
+            .unwrap_or(node)
+    }
+
+    /// What a node has told since it was last asked.
+    pub(super) fn events(&mut self, node: usize) -> Vec<NodeEvent> {
+        std::iter::from_fn(|| self.nodes[node].events.take(Patience::None)).collect()
     }
 
     pub(super) fn join(&mut self, node: usize, group: &str, secret: &str) -> GroupId {
@@ -295,8 +354,9 @@ impl Rig {
         self.now = self.now.max(at);
         let mut ready = Vec::new();
         self.fabric.step_to(self.now, &mut ready);
-        for node in ready {
-            self.touch(node);
+        for port in ready {
+            let later = self.later.lock().get(&port).copied();
+            self.touch(later.unwrap_or(port));
         }
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
@@ -321,7 +381,7 @@ impl Rig {
     /// Where a node's receive buffers are must add up at any time; frees are included.
     pub(super) fn assert_buffers(&self, node: usize) {
         let [posted, on_loan, free, capacity] = self.nodes[node].engine.buffers();
-        let port = self.fabric.accounting(node).unwrap();
+        let port = self.fabric.accounting(self.port(node)).unwrap();
         assert_eq!(
             posted + on_loan + free + port.in_completion,
             capacity,
@@ -334,7 +394,7 @@ impl Rig {
         for (index, node) in self.nodes.iter().enumerate() {
             self.assert_buffers(index);
             let [_, on_loan, ..] = node.engine.buffers();
-            let port = self.fabric.accounting(index).unwrap();
+            let port = self.fabric.accounting(self.port(index)).unwrap();
             let sends = port.sends_posted + port.sends_in_completion;
             let left = (on_loan, sends, node.engine.frames_kept(), node.engine.control_frames());
             assert_eq!(left, (0, 0, 0, 64), "node {index}");

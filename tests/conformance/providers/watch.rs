@@ -1,5 +1,6 @@
 //! Waiting for devices as the runtime does it: by the descriptors that they name.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -33,11 +34,11 @@ impl<D: Device> Watch<D> {
 
     pub(crate) fn step(&mut self) {
         let mut poll = Poll::new().unwrap();
-        for watched in &self.devices {
-            for fd in watched.device.sources().fds {
-                let token = Token(usize::try_from(*fd).unwrap());
-                poll.registry().register(&mut SourceFd(fd), token, Interest::READABLE).unwrap();
-            }
+        // Devices of one process may share a descriptor.
+        let fds = self.devices.iter().flat_map(|watched| watched.device.sources().fds);
+        for fd in fds.collect::<BTreeSet<_>>() {
+            let token = Token(usize::try_from(*fd).unwrap());
+            poll.registry().register(&mut SourceFd(fd), token, Interest::READABLE).unwrap();
         }
         poll.poll(&mut Events::with_capacity(8), Some(Duration::from_millis(5))).unwrap();
     }

@@ -293,7 +293,7 @@ fn a_plain_attach_with_a_membership_hears_the_group() {
     let mgid = Gid::from(std::net::Ipv4Addr::new(239, 195, 7, 7));
     let mut devices = [0, 1].map(|at| {
         let mut config = config(at);
-        config.join = JoinBy::Membership;
+        config.spec.join = JoinBy::Membership;
         VerbsDevice::open(&config).unwrap()
     });
     let qps = [0, 1].map(|at: usize| {
