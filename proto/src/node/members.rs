@@ -8,8 +8,8 @@ use super::{Event, FrameToken, GroupId, Node, NodeConfig, Transmit};
 use crate::addr::{PeerAddr, Sequence, StreamId};
 use crate::buf::{RxFrame, TxFrame};
 use crate::membership::{
-    Heard, MAX_HOST, MemberInfo, Membership, MembershipCounters, Profile, ProfileError, Role, View,
-    Word, sound_prefix,
+    Heard, MAX_HOST, MemberEvent, MemberInfo, Membership, MembershipCounters, Profile,
+    ProfileError, Role, View, Word, sound_prefix,
 };
 use crate::time::Instant;
 use crate::wire::control::MAX_NAME;
@@ -86,10 +86,11 @@ impl<T, R: RxFrame> Group<T, R> {
         let Some(members) = &mut self.members else { return };
         let group = self.id;
         while let Some((event, version)) = members.poll_event() {
-            if event.is_end() {
-                let info = event.info();
-                for p in self.publishers.values_mut() {
-                    p.part(now, info.node, info.incarnation);
+            for p in self.publishers.values_mut() {
+                match &event {
+                    MemberEvent::Failed(info) => p.part(now, info.node, info.incarnation),
+                    MemberEvent::Left(info) => p.part_soon(now, info.node, info.incarnation),
+                    _ => {}
                 }
             }
             out.push_back(Event::Member { group, event, version });

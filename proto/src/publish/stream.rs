@@ -339,6 +339,14 @@ impl<T> PublishStream<T> {
         }
     }
 
+    /// A node said to the group that it leaves, in this life. What it said to this publisher before went another
+    /// way, and may still come: a last status tells more than that it is gone.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part_soon(&mut self, now: Instant, node: NodeId, incarnation: u64) {
+        let timeout = self.receiver_timeout();
+        self.flow.part_soon(now, timeout, node, incarnation);
+    }
+
     fn lose(&mut self, node: NodeId, r: Receiver) {
         if self.closing.is_some() && r.reliable && r.next < self.window.end() {
             self.parted.push(r.name.clone());
