@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::thread;
 
-use qcast::Progress;
 use serde_json::json;
 
 use super::exit::{Exit, Outcome};
@@ -47,7 +46,7 @@ pub(crate) struct JoinArgs {
 pub(crate) fn run(args: &JoinArgs) -> Outcome {
     let interrupt = Interrupt::install()?;
     let key = args.group.key()?;
-    let node = args.node.open(Progress::Thread)?;
+    let node = args.node.open_observer()?;
     let events = node.events();
     let group = args.group.join(&node, &key, &args.metadata)?;
     if args.until_eof {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qcast::{DeviceSpec, FaultPlan, Group, JoinError, Node, Progress, QKey};
+use qcast::{DeviceSpec, FaultPlan, Group, JoinError, Node, NodeBuilder, Progress, QKey};
 
 use super::exit::{Chain, Failure};
 use super::output::Traces;
@@ -44,20 +44,36 @@ pub(crate) struct NodeOptions {
     pub(crate) journal: Option<PathBuf>,
 }
 
+/// Receives of an observer: what some thousand members say in a second.
+const OBSERVER_SRQ: usize = 1024;
+
+/// It follows no stream.
+const OBSERVER_WINDOW: usize = 16;
+
 impl NodeOptions {
     /// Opens the node.
     pub(crate) fn open(&self, progress: Progress) -> Result<Node, Failure> {
-        let mut builder = Node::builder()
-            .device(self.device.clone())
-            .domain(self.domain)
-            .fault(self.fault)
-            .progress(progress);
+        self.open_as(self.builder().progress(progress))
+    }
+
+    /// Opens a node that only sees who is there: it needs room for no streams.
+    pub(crate) fn open_observer(&self) -> Result<Node, Failure> {
+        self.open_as(self.builder().srq_depth(OBSERVER_SRQ).receive_window(OBSERVER_WINDOW))
+    }
+
+    fn builder(&self) -> NodeBuilder {
+        let mut builder =
+            Node::builder().device(self.device.clone()).domain(self.domain).fault(self.fault);
         if let Some(name) = &self.name {
             builder = builder.name(name.clone());
         }
         if let Some(journal) = &self.journal {
             builder = builder.journal(journal);
         }
+        builder
+    }
+
+    fn open_as(&self, builder: NodeBuilder) -> Result<Node, Failure> {
         builder.open().map_err(|error| {
             Failure::environment(format_args!(
                 "cannot open device {}: {}",

@@ -10,8 +10,6 @@ pub(crate) mod watch;
 
 use std::time::Duration;
 
-use qcast::Progress;
-
 use super::exit::{Exit, Outcome};
 use super::listen::Teller;
 use super::options::{NamedGroup, NodeOptions};
@@ -55,7 +53,7 @@ pub(crate) struct MembersArgs {
 pub(crate) fn run(args: &MembersArgs) -> Outcome {
     let interrupt = Interrupt::install()?;
     let key = args.group.key()?;
-    let node = args.node.open(Progress::Thread)?;
+    let node = args.node.open_observer()?;
     let events = node.events();
     let group = args.group.join(&node, &key, &[])?;
     let mut out = Output::new();
