@@ -129,7 +129,7 @@ impl Membership {
     /// Requirements: `R-MEMBER-15`.
     pub(super) fn admit(&mut self, now: Instant, b: &Beacon, info: &Arc<MemberInfo>) -> bool {
         self.candidates.forget(info.address);
-        if self.count() >= self.config.max_members
+        if !self.roll.has_room(self.config.max_members.saturating_sub(1))
             || self.roll.on_host(info.address.gid) >= self.config.max_per_host
         {
             self.counters.refused += 1;

@@ -1,9 +1,10 @@
 //! The members that a node sees, itself not among them.
 //!
 //! An entry has 40 bytes beside what the member says of itself, which a simulation of thousands of nodes
-//! shares between them. A member is found by its node's identity in an open-addressed index of 4-byte slots,
-//! hashed with a key of this node's own: nobody can choose identities that collide. The index is never walked,
-//! so its order shows nowhere.
+//! shares between them. A member is found by its node's identity in an open-addressed index, hashed with a key of
+//! this node's own: nobody can choose identities that collide. A place of the index has 4 bytes: the
+//! member's slot, and 16 bits of its hash, so that the search does not have to look at members that are not
+//! meant. The index is never walked, so its order shows nowhere.
 //! Requirements: `R-MEMBER-14`, `R-MEMBER-15`.
 
 use alloc::sync::Arc;
@@ -44,7 +45,7 @@ pub(super) type Slot = u32;
 pub(super) struct Roll {
     pub(super) entries: Vec<Entry>,
     free: Vec<Slot>,
-    index: Vec<Slot>,
+    index: Vec<u32>,
     key: u64,
     count: usize,
     sums: [u32; BUCKETS],
@@ -53,7 +54,11 @@ pub(super) struct Roll {
     hosts: Vec<u16>,
 }
 
-const EMPTY: Slot = Slot::MAX;
+/// A free place of the index. No slot is as great.
+const EMPTY: u32 = u32::MAX;
+
+/// Slots there can be: they have 16 bits in the index.
+const MAX_SLOTS: usize = 0xffff;
 
 /// Hosts are counted in so many places.
 const HOSTS: usize = 1024;
@@ -99,17 +104,26 @@ impl Roll {
         if self.index.is_empty() {
             return None;
         }
-        let mut at = self.home(node);
+        let hash = self.hash(node);
+        let mut at = hash as usize & (self.index.len() - 1);
         loop {
-            let slot = self.index[at];
-            if slot == EMPTY {
+            let place = self.index[at];
+            if place == EMPTY {
                 return None;
             }
-            if self.entries[slot as usize].info.node == node {
+            let slot = place & 0xffff;
+            if place >> 16 == mark(hash) && self.entries[slot as usize].info.node == node {
                 return Some(slot);
             }
             at = (at + 1) & (self.index.len() - 1);
         }
+    }
+
+    /// Whether there is a slot for one more. Those of members that left are free only when the wheel has come to
+    /// them: nobody makes the roll grow by joining and leaving.
+    pub(super) fn has_room(&self, max_members: usize) -> bool {
+        self.count < max_members
+            && (!self.free.is_empty() || self.entries.len() < (max_members * 2).min(MAX_SLOTS))
     }
 
     /// Members that may be on the host with this GID: not fewer than there are.
@@ -154,7 +168,7 @@ impl Roll {
         let host = self.host(gid);
         self.hosts[host] = self.hosts[host].saturating_sub(1);
         let mut at = self.home(node);
-        while self.index[at] != slot {
+        while self.index[at] & 0xffff != slot {
             at = (at + 1) & (self.index.len() - 1);
         }
         self.close_gap(at);
@@ -191,9 +205,13 @@ impl Roll {
         self.total = self.total.wrapping_sub(share(info));
     }
 
+    fn hash(&self, node: NodeId) -> u64 {
+        let [high, low] = halves(node.0);
+        mix(low ^ mix(high ^ self.key))
+    }
+
     fn home(&self, node: NodeId) -> usize {
-        let folded = (node.0 as u64) ^ ((node.0 >> 64) as u64).rotate_left(32);
-        (mix(folded ^ self.key) as usize) & (self.index.len() - 1)
+        self.hash(node) as usize & (self.index.len() - 1)
     }
 
     fn host(&self, gid: Gid) -> usize {
@@ -202,11 +220,12 @@ impl Roll {
     }
 
     fn enter(&mut self, slot: Slot) {
-        let mut at = self.home(self.entries[slot as usize].info.node);
+        let hash = self.hash(self.entries[slot as usize].info.node);
+        let mut at = hash as usize & (self.index.len() - 1);
         while self.index[at] != EMPTY {
             at = (at + 1) & (self.index.len() - 1);
         }
-        self.index[at] = slot;
+        self.index[at] = mark(hash) << 16 | slot;
     }
 
     /// Empties a place of the index, and moves up those that stand behind it for want of theirs.
@@ -215,14 +234,14 @@ impl Roll {
         let mut at = gap;
         loop {
             at = (at + 1) & mask;
-            let slot = self.index[at];
-            if slot == EMPTY {
+            let place = self.index[at];
+            if place == EMPTY {
                 break;
             }
-            let home = self.home(self.entries[slot as usize].info.node);
+            let home = self.home(self.entries[(place & 0xffff) as usize].info.node);
             // It may stand in the gap if its own place is not behind the gap.
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(gap) & mask) {
-                self.index[gap] = slot;
+                self.index[gap] = place;
                 gap = at;
             }
         }
@@ -232,8 +251,15 @@ impl Roll {
     fn grow(&mut self) {
         let len = (self.index.len() * 2).max(16);
         let old = core::mem::replace(&mut self.index, alloc::vec![EMPTY; len]);
-        old.into_iter().filter(|slot| *slot != EMPTY).for_each(|slot| self.enter(slot));
+        old.into_iter()
+            .filter(|place| *place != EMPTY)
+            .for_each(|place| self.enter(place & 0xffff));
     }
+}
+
+/// The bits of a hash that the index keeps. Never all ones with a slot that is all ones.
+fn mark(hash: u64) -> u32 {
+    (hash >> 48) as u32
 }
 
 /// The part of a view that a member is in.
