@@ -159,6 +159,7 @@ pub struct NodeBuilder {
     progress: Progress,
     fault: Option<FaultPlan>,
     receive_window: Option<usize>,
+    max_kept: Option<usize>,
     srq_depth: Option<usize>,
     mtu: Option<usize>,
     journal: Option<PathBuf>,
@@ -173,6 +174,7 @@ impl Default for NodeBuilder {
             progress: Progress::Thread,
             fault: None,
             receive_window: None,
+            max_kept: None,
             srq_depth: None,
             mtu: None,
             journal: None,
@@ -220,6 +222,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Bytes that all streams together may keep, 256 MiB if it is not said: frames behind a gap, and pieces of messages
+    /// that are not whole yet. Beyond it, streams that keep more than their share lose unfinished messages
+    /// ([`LossCause::NoMemory`](crate::LossCause::NoMemory)). Raise it where many publishers send large messages at once.
+    pub fn max_kept(mut self, bytes: usize) -> Self {
+        self.max_kept = Some(bytes);
+        self
+    }
+
     /// Receives posted to the SRQ, 4096 if it is not said. Memory: as many path MTUs.
     pub fn srq_depth(mut self, receives: usize) -> Self {
         self.srq_depth = Some(receives);
@@ -256,6 +266,9 @@ impl NodeBuilder {
         node.membership = Some(MembershipConfig::default());
         if let Some(frames) = self.receive_window {
             node.receive_window = frames.max(1);
+        }
+        if let Some(bytes) = self.max_kept {
+            node.max_kept = bytes;
         }
         let mut config = EngineConfig::new(node, rng.u64(..));
         if let Some(depth) = self.srq_depth {

@@ -243,5 +243,5 @@ fn a_full_window_and_a_driver_on_one_node() {
     assert!(answering.join().unwrap().unconfirmed.is_empty());
     let longest = sending.join().unwrap();
     println!("longest send {longest:?}");
-    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
