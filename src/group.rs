@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use qcast_proto::addr::{Gid, QKey, group_address, group_address_v6};
 use qcast_proto::membership::{Profile, ProfileError};
-use qcast_proto::node::{GroupCounters, GroupId};
+use qcast_proto::node::{CONTROL_GROUP, GroupCounters, GroupId};
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
 use crate::device::DeviceError;
@@ -187,6 +187,9 @@ impl GroupBuilder {
             return Err(JoinError::Name(self.name));
         }
         self.profile.check().map_err(JoinError::Metadata)?;
+        if self.name == CONTROL_GROUP {
+            return Err(JoinError::Reserved);
+        }
         let mgid = self.mgid.unwrap_or_else(|| match self.node.device().gid.ip() {
             IpAddr::V4(_) => IpAddr::V4(group_address(&self.name)),
             IpAddr::V6(_) => IpAddr::V6(group_address_v6(&self.name)),
@@ -210,6 +213,11 @@ impl GroupBuilder {
             JoinFailure::Device(error) => JoinError::Device(error),
             JoinFailure::Timeout => JoinError::Timeout(mgid),
         })?;
+        if self.node.has_control() {
+            // In the background, and after the group that was asked for.
+            runtime.engine().want_control();
+            runtime.wake();
+        }
         let inner = Inner { node: self.node.clone(), id, name: self.name, mgid, qkey };
         Ok(Group { inner: Arc::new(inner) })
     }
@@ -227,6 +235,11 @@ pub enum JoinError {
     /// The metadata breaks a bound.
     #[error(transparent)]
     Metadata(ProfileError),
+    /// The name is the control group's.
+    #[error(
+        "{CONTROL_GROUP:?} is the name of the control group, which every node is in; use another"
+    )]
+    Reserved,
     /// The device refused.
     #[error(transparent)]
     Device(DeviceError),

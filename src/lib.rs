@@ -45,6 +45,7 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+mod discovery;
 pub mod engine;
 mod event;
 mod group;
@@ -60,6 +61,8 @@ pub use device::PortCounters;
 pub use device::fault::{FaultPlan, FaultPlanError};
 pub use device::open::OpenDeviceError;
 pub use device::spec::{DeviceSpec, SoftAddress, SpecError, VerbsSpec};
+pub use discovery::{AnnounceError, Announcement, BrowseError, Browser, ResolveError};
+pub use engine::control::{AnnouncementEvent, ServiceEvent};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
 pub use engine::members::ViewChange;
@@ -70,6 +73,10 @@ pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
 pub use qcast_proto::addr::{NodeId, QKey, QKeyError, Sequence};
+pub use qcast_proto::diagnosis::{DiagnosisCounters, Noticed, PathDifference, SeenGroup};
+pub use qcast_proto::discovery::{
+    DiscoveryCounters, Found as FoundService, Owner as ServiceOwner, Service, ServiceError,
+};
 pub use qcast_proto::membership::{
     Member, MemberEvent, MemberInfo, MemberState, ProfileError, Role, View,
 };

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Domain, Gid, NodeId};
+use qcast_proto::diagnosis::DiagnosisCounters;
+use qcast_proto::discovery::DiscoveryCounters;
 use qcast_proto::membership::{MAX_HOST, MembershipConfig};
 use qcast_proto::node::NodeConfig;
 use qcast_proto::time::Instant;
@@ -34,6 +36,7 @@ struct Inner {
     runtime: Arc<Runtime>,
     name: String,
     id: NodeId,
+    control: bool,
 }
 
 impl Drop for Inner {
@@ -82,6 +85,16 @@ impl Node {
     /// The port's counters since the node was opened.
     pub fn counters(&self) -> PortCounters {
         self.runtime().engine().counters()
+    }
+
+    /// What the control group dropped and refused: notices of keys, and services.
+    pub fn control_counters(&self) -> (DiagnosisCounters, DiscoveryCounters) {
+        self.runtime().engine().control_counters()
+    }
+
+    /// Whether the node takes part in the control group.
+    pub(crate) fn has_control(&self) -> bool {
+        self.inner.control
     }
 
     /// Numbers of the cache of address handles.
@@ -163,6 +176,7 @@ pub struct NodeBuilder {
     srq_depth: Option<usize>,
     mtu: Option<usize>,
     journal: Option<PathBuf>,
+    control: bool,
 }
 
 impl Default for NodeBuilder {
@@ -178,6 +192,7 @@ impl Default for NodeBuilder {
             srq_depth: None,
             mtu: None,
             journal: None,
+            control: true,
         }
     }
 }
@@ -248,6 +263,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Whether the node joins the control group, in the background, when it joins its first group: there members with
+    /// other keys are [found out](crate::NodeEvent::KeyMismatch), and services announced and found. It does if it is
+    /// not said. It costs a queue pair, and at most some 50 small datagrams a second of all nodes together.
+    pub fn control(mut self, control: bool) -> Self {
+        self.control = control;
+        self
+    }
+
     /// Opens the device and starts the node.
     ///
     /// # Errors
@@ -289,7 +312,7 @@ impl NodeBuilder {
         if let Some(file) = journal {
             runtime.engine().journal_mut().write_to(file);
         }
-        Ok(Node { inner: Arc::new(Inner { runtime, name, id }) })
+        Ok(Node { inner: Arc::new(Inner { runtime, name, id, control: self.control }) })
     }
 }
 

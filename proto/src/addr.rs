@@ -183,7 +183,7 @@ pub fn group_address_v6(name: &str) -> Ipv6Addr {
 }
 
 /// The first 32 bits of a SHA-256 over a purpose, a name with its length, and a secret.
-fn digest(purpose: &[u8], name: &str, secret: &[u8]) -> u32 {
+pub(crate) fn digest(purpose: &[u8], name: &str, secret: &[u8]) -> u32 {
     let mut hash = Sha256::new();
     hash.update(purpose);
     hash.update((name.len() as u64).to_be_bytes());

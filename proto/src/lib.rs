@@ -15,6 +15,8 @@ extern crate std;
 
 pub mod addr;
 pub mod buf;
+pub mod diagnosis;
+pub mod discovery;
 pub mod membership;
 pub mod node;
 pub mod publish;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::clock::{Every, now};
 use super::exit::Failure;
+use super::happenings::Happenings;
 use super::output::{Notes, Output, Seconds, count};
 
 /// Tells what happens: as sentences on standard error, or as objects with an `event` among the results.
@@ -208,6 +209,7 @@ impl Names {
 /// Notices that nothing is heard, and that datagrams are rejected.
 #[derive(Debug)]
 pub(crate) struct Watch {
+    happenings: Happenings,
     since: Instant,
     last_heard: Instant,
     ever_heard: bool,
@@ -223,9 +225,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const SILENCE: Duration = Duration::from_secs(2);
 
 impl Watch {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(happenings: Happenings) -> Self {
         let now = now();
         Self {
+            happenings,
             since: now,
             last_heard: now,
             ever_heard: false,
@@ -235,10 +238,11 @@ impl Watch {
         }
     }
 
-    /// Something came.
-    pub(crate) fn heard(&mut self) {
+    /// Something came. What is new of the members is told even while messages come and come.
+    pub(crate) fn heard(&mut self, out: &mut Output, teller: &Teller) -> Result<(), Failure> {
         self.ever_heard = true;
         self.last_heard = now();
+        self.happenings.look(self.last_heard, out, teller)
     }
 
     /// For how long nothing came.
@@ -259,6 +263,7 @@ impl Watch {
         node: &Node,
         group: &Group,
     ) -> Result<(), Failure> {
+        self.happenings.look(now(), out, teller)?;
         if !self.look.is_due() {
             return Ok(());
         }

@@ -4,13 +4,17 @@
 //! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
+mod announce;
 mod bench;
+mod browse;
 mod chat;
 mod clock;
 mod completions;
 mod decode;
 mod demo;
 mod exit;
+mod groups;
+mod happenings;
 mod incoming;
 mod input;
 mod join;
@@ -59,6 +63,10 @@ enum Command {
     Join(join::JoinArgs),
     Chat(chat::ChatArgs),
     Decode(decode::DecodeArgs),
+    Announce(announce::AnnounceArgs),
+    Browse(browse::BrowseArgs),
+    Resolve(browse::ResolveArgs),
+    Groups(groups::GroupsArgs),
     Bench(bench::BenchArgs),
     Sim(sim::SimArgs),
     Demo(demo::DemoArgs),
@@ -89,6 +97,10 @@ fn run(cli: Cli) -> Outcome {
         Command::Join(args) => join::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Decode(args) => decode(&args),
+        Command::Announce(args) => announce::run(&args),
+        Command::Browse(args) => browse::run(&args),
+        Command::Resolve(args) => browse::resolve(&args),
+        Command::Groups(args) => groups::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -42,6 +42,10 @@ pub(crate) struct NodeOptions {
     /// Appends every state change of a queue pair to this file, as one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
+
+    /// Stay out of the control group: other keys than this one's are not told of, and services not found
+    #[arg(long)]
+    pub(crate) no_control: bool,
 }
 
 /// Receives of an observer: what some thousand members say in a second.
@@ -51,6 +55,16 @@ const OBSERVER_SRQ: usize = 1024;
 const OBSERVER_WINDOW: usize = 16;
 
 impl NodeOptions {
+    /// Refuses `--no-control` to a command that is nothing without it.
+    pub(crate) fn needs_control(&self, command: &str) -> Result<(), Failure> {
+        if self.no_control {
+            return Err(Failure::usage(format_args!(
+                "qcast {command} goes by the control group: leave --no-control out"
+            )));
+        }
+        Ok(())
+    }
+
     /// Opens the node.
     pub(crate) fn open(&self, progress: Progress) -> Result<Node, Failure> {
         self.open_as(self.builder().progress(progress))
@@ -62,8 +76,11 @@ impl NodeOptions {
     }
 
     fn builder(&self) -> NodeBuilder {
-        let mut builder =
-            Node::builder().device(self.device.clone()).domain(self.domain).fault(self.fault);
+        let mut builder = Node::builder()
+            .device(self.device.clone())
+            .domain(self.domain)
+            .fault(self.fault)
+            .control(!self.no_control);
         if let Some(name) = &self.name {
             builder = builder.name(name.clone());
         }
@@ -166,19 +183,7 @@ impl NamedGroup {
 
 impl KeyOptions {
     fn key(&self) -> Result<Key, Failure> {
-        if let Some(qkey) = self.qkey {
-            return Ok(Key::QKey(qkey));
-        }
-        if let Some(file) = &self.secret_file {
-            return read_secret(file).map(Key::Secret);
-        }
-        match std::env::var_os(SECRET_VARIABLE) {
-            None => Ok(Key::Default),
-            Some(secret) if secret.is_empty() => Err(Failure::usage(format_args!(
-                "{SECRET_VARIABLE} is set and empty: unset it, or give it a secret"
-            ))),
-            Some(secret) => Ok(Key::Secret(secret.into_encoded_bytes())),
-        }
+        Key::of(self.qkey, self.secret_file.as_deref())
     }
 
     fn join(
@@ -220,6 +225,34 @@ pub(crate) enum Key {
     QKey(QKey),
     /// The group's name and this secret.
     Secret(Vec<u8>),
+}
+
+impl Key {
+    /// The key that was given, or that the environment has.
+    pub(crate) fn of(qkey: Option<QKey>, secret_file: Option<&Path>) -> Result<Self, Failure> {
+        if let Some(qkey) = qkey {
+            return Ok(Key::QKey(qkey));
+        }
+        if let Some(file) = secret_file {
+            return read_secret(file).map(Key::Secret);
+        }
+        match std::env::var_os(SECRET_VARIABLE) {
+            None => Ok(Key::Default),
+            Some(secret) if secret.is_empty() => Err(Failure::usage(format_args!(
+                "{SECRET_VARIABLE} is set and empty: unset it, or give it a secret"
+            ))),
+            Some(secret) => Ok(Key::Secret(secret.into_encoded_bytes())),
+        }
+    }
+
+    /// The key that a group of this name has.
+    pub(crate) fn of_group(&self, group: &str) -> QKey {
+        match self {
+            Self::Default => QKey::derive(group, &[]),
+            Self::QKey(qkey) => *qkey,
+            Self::Secret(secret) => QKey::derive(group, secret),
+        }
+    }
 }
 
 fn read_secret(file: &Path) -> Result<Vec<u8>, Failure> {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::clock::{Every, now};
 use super::exit::{Chain, Failure};
+use super::happenings::Happenings;
 use super::listen::Teller;
 use super::output::{Output, Seconds, count};
 use super::signals::Interrupt;
@@ -21,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A publisher, and what is told about it.
 pub(crate) struct Outgoing<'a> {
     pub(crate) publisher: Publisher,
+    happenings: Happenings,
     pub(crate) teller: Teller,
     pub(crate) out: Output,
     /// Names of all subscribers that were ever there.
@@ -41,12 +43,13 @@ pub(crate) enum Go {
 impl<'a> Outgoing<'a> {
     pub(crate) fn new(
         publisher: Publisher,
+        happenings: Happenings,
         teller: Teller,
         out: Output,
         interrupt: &'a Interrupt,
     ) -> Self {
         let look = Every::new(SLICE);
-        Self { publisher, teller, out, joined: BTreeSet::new(), interrupt, look }
+        Self { publisher, happenings, teller, out, joined: BTreeSet::new(), interrupt, look }
     }
 
     /// Waits until `wanted` subscribers are there, or for `timeout`.
@@ -141,8 +144,9 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Tells who came and went.
+    /// Tells who came and went, and who has another key.
     pub(crate) fn tell_events(&mut self) -> Result<(), Failure> {
+        self.happenings.tell(&mut self.out, &self.teller)?;
         while let Some(event) = self.publisher.next_event() {
             if let PublisherEvent::SubscriberJoined { name, .. } = &event {
                 self.joined.insert(name.clone());

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::clock::{Pace, now};
 use super::exit::{Exit, Failure, Outcome};
+use super::happenings::Happenings;
 use super::input::{Cut, Input, Next};
 use super::listen::Teller;
 use super::options::{GroupOptions, NodeOptions};
@@ -99,13 +100,15 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
         None => Input::stdin(Cut::Lines, MAX_MESSAGE),
     };
     let node = args.node.open(Progress::Thread)?;
+    let happenings = Happenings::of(&node);
     let group = args.group.join(&node, &key)?;
     let mut builder = group.publisher().topic(&args.topic).policy(args.policy).linger(args.linger);
     if let Some(window) = args.window {
         builder = builder.window(window as usize);
     }
     let publisher = builder.open().map_err(|error| Failure::because("cannot publish", &error))?;
-    let mut outgoing = Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
+    let mut outgoing =
+        Outgoing::new(publisher, happenings, Teller::new(args.json), Output::new(), &interrupt);
 
     let mut sent = Sent::default();
     let start = now();

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
+use super::happenings::Happenings;
 use super::incoming::{Incoming, Taken};
 use super::listen::{Names, Teller, Watch, rejection};
 use super::options::{GroupOptions, NodeOptions};
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
         return Err(Failure::failed(format_args!("{} is not a folder", args.dir.display())));
     }
     let node = args.node.open(Progress::Thread)?;
+    let happenings = Happenings::of(&node);
     let group = args.group.join(&node, &key)?;
     let mut subscriber = group
         .subscriber()
@@ -90,15 +92,17 @@ pub(crate) fn run(args: &ReceiveArgs) -> Outcome {
     };
     receiver.teller.listening(&mut receiver.out, &node, &group)?;
 
-    let (start, mut watch) = (now(), Watch::new());
+    let (start, mut watch) = (now(), Watch::new(happenings));
     let worked = loop {
         if interrupt.is_asked() || (args.count > 0 && receiver.done >= args.count) {
             break Ok(());
         }
         match subscriber.recv_timeout(SLICE) {
             Ok(Some(delivery)) => {
-                watch.heard();
-                if let Err(failure) = receiver.take(&delivery, &subscriber, &node) {
+                let told = watch.heard(&mut receiver.out, &receiver.teller);
+                if let Err(failure) =
+                    told.and_then(|()| receiver.take(&delivery, &subscriber, &node))
+                {
                     break Err(failure);
                 }
             }

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::exit::{Exit, Failure, Outcome};
+use super::happenings::Happenings;
 use super::listen::Teller;
 use super::options::{GroupOptions, NodeOptions};
 use super::outgoing::{Go, Outgoing};
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
     let key = args.group.key()?;
     let mut source = Source::open(&args.file)?;
     let node = args.node.open(Progress::Thread)?;
+    let happenings = Happenings::of(&node);
     let group = args.group.join(&node, &key)?;
     let publisher = group
         .publisher()
@@ -67,7 +69,8 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
         .linger(args.linger)
         .open()
         .map_err(|error| Failure::because("cannot publish", &error))?;
-    let mut outgoing = Outgoing::new(publisher, Teller::new(args.json), Output::new(), &interrupt);
+    let mut outgoing =
+        Outgoing::new(publisher, happenings, Teller::new(args.json), Output::new(), &interrupt);
 
     let worked = send(args, &mut source, &mut outgoing);
     let stats = outgoing.publisher.stats();

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
+use super::happenings::Happenings;
 use super::listen::{Names, Teller, Watch, rejection};
 use super::options::{GroupOptions, NodeOptions};
 use super::output::{Output, Seconds, count};
@@ -83,6 +84,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
     let interrupt = Interrupt::install()?;
     let key = args.group.key()?;
     let node = args.node.open(Progress::Thread)?;
+    let happenings = Happenings::of(&node);
     let group = args.group.join(&node, &key)?;
     let mut subscriber = subscribe(args, &group)?;
     let mut sub = Sub {
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
     };
     sub.teller.listening(&mut sub.out, &node, &group)?;
 
-    let (start, mut watch) = (now(), Watch::new());
+    let (start, mut watch) = (now(), Watch::new(happenings));
     let mut ended_by_timeout = false;
     let worked = loop {
         if interrupt.is_asked() || args.count.is_some_and(|count| sub.messages >= count) {
@@ -108,8 +110,8 @@ pub(crate) fn run(args: &SubArgs) -> Outcome {
         }
         match next(&mut subscriber, &mut sub.out) {
             Ok(Some(delivery)) => {
-                watch.heard();
-                if let Err(failure) = sub.take(&delivery, &subscriber) {
+                let told = watch.heard(&mut sub.out, &sub.teller);
+                if let Err(failure) = told.and_then(|()| sub.take(&delivery, &subscriber)) {
                     break Err(failure);
                 }
             }

@@ -31,7 +31,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
-use qcast_proto::addr::{Gid, Qpn};
+use qcast_proto::addr::{Gid, PKey, Qpn};
 use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::time::Instant;
 
@@ -159,6 +159,11 @@ pub trait Device: Send {
 
     /// Takes one asynchronous event. Events are acknowledged when they are taken.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
+
+    /// The partition that queue pairs are in: entry 0 of the port's table.
+    fn pkey(&self) -> PKey {
+        PKey::DEFAULT
+    }
 
     /// The port's counters, from the opening of the device on.
     fn counters(&self) -> PortCounters;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use qcast_proto::addr::Gid;
+use qcast_proto::diagnosis::{Noticed, PathDifference};
 use qcast_proto::qp::QpState;
 
 use super::feed::Entry;
@@ -62,6 +63,43 @@ pub enum NodeEvent {
         /// Where they reach it now.
         now: Gid,
     },
+    /// A member of a group has another queue key: neither hears the other. All that is known of its key, and told of
+    /// this node's, is a check value of 8 bits.
+    KeyMismatch {
+        /// The group.
+        group: String,
+        /// Who differs.
+        member: Noticed,
+        /// The check value of its key.
+        theirs: u8,
+        /// The check value of this node's.
+        ours: u8,
+        /// Datagrams that this node's port has rejected for their key since the node was opened
+        /// ([`PortCounters::qkey_violations`](crate::PortCounters::qkey_violations)): if there are any, it is this
+        /// side that drops what comes from there.
+        rejected: u64,
+    },
+    /// A member reaches a group in another way: messages may not reach it, or not from it.
+    PathMismatch {
+        /// The group.
+        group: String,
+        /// Who differs.
+        member: Noticed,
+        /// In what.
+        what: PathDifference,
+    },
+    /// A member that differed does so no longer, or is gone.
+    MismatchOver {
+        /// The group.
+        group: String,
+        /// Who differed.
+        member: Noticed,
+    },
+    /// Another node has this one's identity: both were given the same name.
+    IdentityConflict {
+        /// The other.
+        other: Noticed,
+    },
     /// The listener was slow: this many events were dropped, the oldest first.
     Missed {
         /// How many.
@@ -115,6 +153,53 @@ impl fmt::Display for NodeEvent {
                 write!(f, "the QP of {group:?} failed, {attempts} attempts; first: {cause}")
             }
             Self::AddressChanged { was, now } => write!(f, "the address is {now}, no longer {was}"),
+            Self::KeyMismatch { group, member, theirs, ours, rejected } => {
+                write!(
+                    f,
+                    "group '{group}': member '{}' ({}) has another key (check {theirs:02x}, ours {ours:02x}): it \
+                     will hear nothing from us, nor we from it; give both the same --secret-file or --qkey",
+                    member.name,
+                    member.address.gid.ip()
+                )?;
+                match rejected {
+                    0 => Ok(()),
+                    n => write!(f, " ({n} datagrams with another key were rejected here so far)"),
+                }
+            }
+            Self::PathMismatch { group, member, what } => {
+                write!(
+                    f,
+                    "group '{group}': member '{}' ({}) ",
+                    member.name,
+                    member.address.gid.ip()
+                )?;
+                match what {
+                    PathDifference::Partition { theirs, ours } => write!(
+                        f,
+                        "is in another partition (check {theirs:02x}, ours {ours:02x}): neither hears the other"
+                    ),
+                    PathDifference::Address { theirs, ours } => write!(
+                        f,
+                        "uses another multicast address (check {theirs:02x}, ours {ours:02x}): neither hears the \
+                         other; give both the same --mgid"
+                    ),
+                    PathDifference::Mtu { theirs, ours } => write!(
+                        f,
+                        "has a path MTU of {theirs}, ours is {ours}: larger datagrams do not reach the one with \
+                         the smaller"
+                    ),
+                    _ => write!(f, "reaches it differently: {what:?}"),
+                }
+            }
+            Self::MismatchOver { group, member } => {
+                write!(f, "group '{group}': member '{}' differs no longer, or is gone", member.name)
+            }
+            Self::IdentityConflict { other } => write!(
+                f,
+                "another node, '{}' ({}), has this one's identity; give one of them another name",
+                other.name,
+                other.address.gid.ip()
+            ),
             Self::Missed { events } => write!(f, "{events} events were not taken in time"),
         }
     }

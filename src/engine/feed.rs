@@ -61,7 +61,6 @@ impl<T: Entry> Feed<T> {
     }
 
     /// Whether anybody listens.
-    #[expect(dead_code, reason = "saves making entries that nobody wants")]
     pub(crate) fn has_listeners(&self) -> bool {
         self.listeners.iter().any(|l| l.strong_count() > 0)
     }

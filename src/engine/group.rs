@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use qcast_proto::addr::{Gid, Psn, QKey};
 use qcast_proto::membership::Profile;
-use qcast_proto::node::{FrameToken, GroupId, Node};
+use qcast_proto::node::{CONTROL_GROUP, FrameToken, GroupId, Node};
 use qcast_proto::qp::{Attr, Path, QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
 
@@ -128,10 +128,16 @@ impl Engine {
             return self.replaced(now, id, qp, ah);
         }
         let address = self.address(qp);
-        let id = self.node.join(now, &setup.name, address);
-        if let Err(error) = self.node.set_profile(id, setup.profile.clone()) {
-            tracing::warn!(group = setup.name, %error, "members see no metadata");
-        }
+        let id = if setup.name == CONTROL_GROUP {
+            self.node.join_control(now, address)
+        } else {
+            let id = self.node.join(now, &setup.name, address);
+            if let Err(error) = self.node.set_profile(id, setup.profile.clone()) {
+                tracing::warn!(group = setup.name, %error, "members see no metadata");
+            }
+            self.describe(now, id, &setup);
+            id
+        };
         tracing::info!(group = setup.name, mgid = %mgid.ip(), "joined");
         let group = EngineGroup {
             setup,

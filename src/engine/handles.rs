@@ -102,6 +102,8 @@ impl Engine {
         wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         self.events.close(&mut wakers);
         self.member_feeds.values_mut().for_each(|feed| feed.close(&mut wakers));
+        self.close_control();
+        wakers.append(&mut self.wakers);
         for p in self.publishers.values() {
             p.outlet.room.notify_all();
             p.outlet.changed.notify_all();
@@ -214,6 +216,14 @@ impl Engine {
                 }
                 Event::Repaired { waited } => {
                     self.repair_times.record(waited);
+                    continue;
+                }
+                Event::Diagnosis(event) => {
+                    self.tell_diagnosis(event);
+                    continue;
+                }
+                Event::Discovery(event) => {
+                    self.tell_discovery(event);
                     continue;
                 }
                 _ => continue,

@@ -5,6 +5,7 @@
 //! it in virtual time.
 
 mod ah_cache;
+pub(crate) mod control;
 pub(crate) mod event;
 pub(crate) mod feed;
 mod group;
@@ -94,6 +95,7 @@ pub struct Engine {
     ah: AhCache,
     groups: BTreeMap<GroupId, EngineGroup>,
     joining: Vec<Joining>,
+    control: control::Control,
     joined: Vec<(u64, JoinOutcome)>,
     /// Groups to be left once their publishers are closed and last words are said.
     leaving: BTreeSet<GroupId>,
@@ -202,6 +204,7 @@ impl Engine {
             ah: AhCache::new(max_ah),
             groups: BTreeMap::new(),
             joining: Vec::new(),
+            control: control::Control::default(),
             joined: Vec::new(),
             leaving: BTreeSet::new(),
             publishers: BTreeMap::new(),
@@ -284,6 +287,7 @@ impl Engine {
 
     /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
     pub(crate) fn leave(&mut self, group: GroupId) {
+        self.node.notice_leave(group);
         self.leaving.insert(group);
     }
 
@@ -320,7 +324,7 @@ impl Engine {
 
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
-        self.publishers.is_empty() && self.leaving.is_empty()
+        self.publishers.is_empty() && self.leaving.is_empty() && !self.is_parting()
     }
 
     /// A group's counters.
@@ -334,6 +338,7 @@ impl Engine {
         self.device.advance(now);
         self.take_device_events(now);
         self.come_back(now);
+        self.tend_control(now);
         // Half of what stays posted when most buffers are on loan: one poll must not run the SRQ dry.
         let mut more = self.take_completions(now, RECV_BUDGET.min(self.recv.capacity() / 8).max(1));
         self.recover(now);
@@ -359,7 +364,12 @@ impl Engine {
             // What is due cannot be said until a completion brings a frame back, and that wakes the node.
             protocol = protocol.map(|due| due.max(now + NO_CONTROL));
         }
-        let own = [self.device.next_deadline(), self.next_recovery(), self.next_return()];
+        let own = [
+            self.device.next_deadline(),
+            self.next_recovery(),
+            self.next_return(),
+            self.next_control(),
+        ];
         own.into_iter().chain([protocol, joining]).flatten().min()
     }
 
@@ -572,6 +582,7 @@ impl Engine {
         for (id, qp) in groups {
             let address = self.address(qp);
             self.node.readdress(now, id, address);
+            self.node.set_mtu(now, id, self.device.port().mtu);
         }
     }
 }

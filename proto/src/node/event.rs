@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::addr::{PeerAddr, Sequence};
+use crate::diagnosis::DiagnosisEvent;
+use crate::discovery::DiscoveryEvent;
 use crate::membership::MemberEvent;
 use crate::publish::PublisherEvent;
 use crate::subscribe::{Notice, StreamKey};
@@ -81,6 +83,10 @@ pub enum Event<R> {
         /// The group.
         group: GroupId,
     },
+    /// Something about the members of a group.
+    Diagnosis(DiagnosisEvent),
+    /// Something about services.
+    Discovery(DiscoveryEvent),
 }
 
 /// Where a frame goes.

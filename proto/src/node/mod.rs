@@ -6,6 +6,7 @@
 //!   [`Node::poll_event`] until each is `None`, then [`Node::poll_timeout`];
 //! * when that time comes: [`Node::handle_timeout`].
 
+mod control;
 mod event;
 mod group;
 mod members;
@@ -26,6 +27,7 @@ use crate::time::Instant;
 use crate::wire::frame::{FrameHeader, FrameKind, sequence_of_checked};
 
 pub use crate::subscribe::stream::StreamStats;
+pub use control::{CONTROL_GROUP, control_qkey};
 pub use event::{Event, FrameToken, GroupId, PublisherId, SubscriberId, To, Transmit};
 use group::Group;
 pub use group::GroupCounters;
@@ -91,6 +93,7 @@ pub struct Node<T, R> {
     groups: BTreeMap<GroupId, Group<T, R>>,
     next_id: u32,
     control: Vec<T>,
+    control_group: control::Control,
     events: VecDeque<Event<R>>,
     /// Until when losses count as this node's own.
     local_loss_until: Instant,
@@ -121,6 +124,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             groups: BTreeMap::new(),
             next_id: 0,
             control: Vec::new(),
+            control_group: control::Control::default(),
             events: VecDeque::new(),
             local_loss_until: Instant::ZERO,
             headroom: 0,
@@ -156,6 +160,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// This node is reached elsewhere now: subscribers and publishers are told.
     pub fn readdress(&mut self, now: Instant, group: GroupId, address: PeerAddr) {
+        if self.control_group.is(group) {
+            self.control_group.readdress(now, address);
+        }
         if let Some(group) = self.groups.get_mut(&group) {
             group.readdress(now, address);
             group.readdress_member(now, &mut self.events);
@@ -165,6 +172,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Leaves a group, with all that is open in it, at once. To part in good order, close publishers
     /// and subscribers first, and then [`part`](Self::part).
     pub fn leave(&mut self, group: GroupId) {
+        self.control_group.leave(self.last_turn, group);
         self.groups.remove(&group);
     }
 
@@ -319,6 +327,10 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         frame: R,
     ) {
         self.wake(now);
+        if self.control_group.is(group) {
+            self.handle_control_datagram(now, from, frame.bytes());
+            return;
+        }
         let local = now < self.local_loss_until;
         if let Some(g) = self.groups.get_mut(&group) {
             let mut input = group::Input {
@@ -374,12 +386,18 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         for g in self.groups.values_mut().filter(|g| g.blocked.is_none()) {
             g.handle_timeout(now, &mut self.events);
         }
+        self.control_group.handle_timeout(now);
     }
 
     /// Says whether a group's frames cannot leave for now: until they can, [`Node::poll_transmit`] gives none of
     /// it, and nothing of it is due. Peers that it does not hear meanwhile are forgiven.
     /// Requirements: `R-SILENCE-3`.
     pub fn set_blocked(&mut self, now: Instant, group: GroupId, blocked: bool) {
+        if self.control_group.is(group) {
+            let pause = self.control_group.set_blocked(now, blocked);
+            self.control_group.forgive(pause);
+            return;
+        }
         let Some(g) = self.groups.get_mut(&group) else { return };
         if blocked {
             g.blocked.get_or_insert(now);
@@ -402,6 +420,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         let slept = self.poll_timeout().map_or(pause, |due| now.saturating_since(due));
         if slept > PAUSE {
             self.groups.values_mut().for_each(|g| g.forgive(now, slept));
+            self.control_group.forgive(slept);
         }
     }
 
@@ -409,12 +428,15 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// happens before. Ask again after every input.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let able = self.groups.values().filter(|g| g.blocked.is_none());
-        able.filter_map(Group::poll_timeout).min()
+        able.filter_map(Group::poll_timeout).chain(self.control_group.poll_timeout()).min()
     }
 
     /// What happened. Ask until it is `None`, after every input.
     pub fn poll_event(&mut self) -> Option<Event<R>> {
         if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if let Some(event) = self.control_group.poll_event() {
             return Some(event);
         }
         self.groups.values_mut().find_map(Group::poll_event)
@@ -434,6 +456,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// A group's counters.
     pub fn group_counters(&self, group: GroupId) -> GroupCounters {
+        if self.control_group.is(group) {
+            return self.control_group.counters();
+        }
         self.groups.get(&group).map(|g| g.counters).unwrap_or_default()
     }
 

@@ -47,6 +47,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// What to send next. Ask until it is `None`, after every input and timeout. Bounded: everything that
     /// it may give was queued by an input or is due by `now`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<T>> {
+        if let Some(transmit) = self.poll_control(now) {
+            return Some(transmit);
+        }
         let (mut at, run) = self.turn;
         if run >= RUN {
             at = GroupId(at.0.wrapping_add(1));

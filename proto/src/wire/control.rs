@@ -22,9 +22,14 @@ pub const MAX_NAME: usize = 96;
 /// The most ranges in one NAK; what does not fit is asked for with the next.
 pub const MAX_RANGES: usize = 44;
 
-type Config = Configuration<LittleEndian, Varint, Limit<MAX_BODY>>;
+/// What a body may claim while it is read: a number counts there with its size in memory, which for one of 16
+/// bytes can be as little as one on the wire. So nothing that fits is refused, and no more than this is ever set
+/// aside for what has not come.
+const MAX_CLAIM: usize = 16 * MAX_BODY;
 
-const CONFIG: Config = bincode::config::standard().with_limit::<MAX_BODY>();
+type Config = Configuration<LittleEndian, Varint, Limit<MAX_CLAIM>>;
+
+const CONFIG: Config = bincode::config::standard().with_limit::<MAX_CLAIM>();
 
 /// A publisher's sign of life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
@@ -198,8 +203,11 @@ pub fn encode(body: &impl Encode, out: &mut [u8]) -> Result<usize, FrameError> {
 /// Reads a whole body.
 ///
 /// # Errors
-/// The bytes are no such body, claim more than [`MAX_BODY`], or go on after it.
+/// The bytes are no such body, are more than [`MAX_BODY`], claim what they cannot hold, or go on after it.
 pub fn decode<B: Decode<()>>(bytes: &[u8]) -> Result<B, FrameError> {
+    if bytes.len() > MAX_BODY {
+        return Err(FrameError::Body);
+    }
     match bincode::decode_from_slice(bytes, CONFIG) {
         Ok((body, used)) if used == bytes.len() => Ok(body),
         _ => Err(FrameError::Body),

@@ -64,6 +64,12 @@ pub enum FrameKind {
     Roster = 12,
     /// The sums of the members that the sender sees.
     Digest = 13,
+    /// A node's word about the groups that it is in.
+    GroupNotice = 16,
+    /// A node's services.
+    Service = 17,
+    /// A question for services.
+    ServiceQuery = 18,
 }
 
 impl FrameKind {
@@ -83,6 +89,9 @@ impl FrameKind {
             11 => Self::Probe,
             12 => Self::Roster,
             13 => Self::Digest,
+            16 => Self::GroupNotice,
+            17 => Self::Service,
+            18 => Self::ServiceQuery,
             _ => return None,
         })
     }
@@ -103,6 +112,9 @@ impl FrameKind {
             Self::Probe => "probe",
             Self::Roster => "roster",
             Self::Digest => "digest",
+            Self::GroupNotice => "group-notice",
+            Self::Service => "service",
+            Self::ServiceQuery => "service-query",
         }
     }
 }

@@ -34,7 +34,8 @@ impl Drop for Told {
             let name = thread.name().unwrap_or("");
             eprintln!(
                 "seed {seed} failed; run it again with:\n  \
-                 QCAST_SEED={seed} cargo test -p qcast-proto --test sim {name} -- --exact --nocapture"
+                 QCAST_SEED={seed} cargo test -p qcast-proto --test {} {name} -- --exact --nocapture",
+                env!("CARGO_CRATE_NAME"),
             );
         }
     }

@@ -193,10 +193,8 @@ fn note(by: &str, report: &Value, log: &mut Vec<Seen>) {
             let member = &report["member"];
             add(report["change"].as_str().unwrap_or("?"), &member["name"], &member["incarnation"]);
         }
-        Some("node") => {
-            for name in report["members"].as_array().into_iter().flatten() {
-                add(report["change"].as_str().unwrap_or("?"), name, &Value::Null);
-            }
+        Some(change @ ("key_mismatch" | "mismatch_over" | "path_mismatch")) => {
+            add(change, &report["member"]["name"], &Value::Null);
         }
         _ => {}
     }
@@ -214,12 +212,12 @@ mod tests {
         ]});
         let left = json!({ "event": "member", "change": "left", "time": 12.5,
             "member": { "name": "b", "incarnation": 1 } });
-        let key = json!({ "event": "node", "change": "key_mismatch", "time": 13.0, "members": ["s", "t"] });
+        let key = json!({ "event": "key_mismatch", "time": 13.0, "member": { "name": "s" } });
         for report in [start, left, key, json!({ "event": "listening" }), json!(7)] {
             note("a", &report, &mut log);
         }
         let said: Vec<_> = log.iter().map(|s| format!("{} {}", s.whom, s.change)).collect();
-        assert_eq!(said, ["b joined", "b left", "s key_mismatch", "t key_mismatch"]);
+        assert_eq!(said, ["b joined", "b left", "s key_mismatch"]);
         assert_eq!(log[1].at, Duration::from_millis(12_500));
     }
 }

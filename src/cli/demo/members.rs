@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use qcast::{DeviceSpec, Node, QKey};
+use qcast_proto::diagnosis::key_check;
 use serde_json::json;
 
 use super::super::clock::time_of_day;
@@ -103,12 +104,12 @@ pub(super) fn run(args: &MembersDemoArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// A secret for the members and another one for the stranger. Check values have 8 bits: two keys in 256 look the
-/// same, and such a pair would show nothing.
+/// A secret for the members and another one for the stranger. Check values have 8 bits: of 256 pairs of keys one
+/// looks the same, and would show nothing.
 fn secrets(group: &str) -> (String, String) {
     let ours = format!("ours {group}");
-    let key = |secret: &str| QKey::derive(group, secret.as_bytes());
-    let differs = |theirs: &String| key(theirs) != key(&ours);
+    let check = |secret: &str| key_check(group, QKey::derive(group, secret.as_bytes()));
+    let differs = |theirs: &String| check(theirs) != check(&ours);
     let theirs = (0..).map(|n| format!("theirs {n}")).find(differs);
     (ours, theirs.unwrap_or_default())
 }

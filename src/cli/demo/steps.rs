@@ -129,6 +129,18 @@ pub(super) fn play(
     stage.wait(vec![leave])?;
     stage.crew.wait_ended(leaver, now() + PROCESSES * allow)?;
 
+    let inside = others(&[leaver]);
+    let stranger = "stranger".to_owned();
+    stage.say(format!("{stranger} comes with another key"));
+    let before = unix();
+    stage.crew.start(&stranger, &secrets.1)?;
+    stage.crew.wait_started(&stranger, now() + PROCESSES * allow)?;
+    let title = format!("{stranger} has another key: key_mismatch");
+    let named = stage.wanted(title, "key_mismatch", &inside, &[&stranger], WRONG_KEY);
+    let title = format!("{stranger} names the others");
+    let names = stage.wanted(title, "key_mismatch", &[&stranger], &inside, WRONG_KEY);
+    stage.wait(vec![Wanted { since: before, ..named }, Wanted { since: before, ..names }])?;
+
     let rows = stage.rows;
     let nothing_else = nothing_else(crew.log(), &[frozen, killed], &[leaver, killed]);
     Ok(rows.into_iter().chain([nothing_else]).collect())

@@ -8,6 +8,7 @@ use qcast::{
 use serde_json::{Map, Value, json};
 
 use super::super::clock::{time_of_day, unix};
+use super::super::happenings;
 use super::super::shown::{pairs, shown};
 use super::board::{Entry, Weight};
 use super::row::{Row, State};
@@ -132,7 +133,9 @@ impl Told {
     /// Something about this node itself, now.
     pub(crate) fn node(event: &NodeEvent) -> Self {
         let text = event.to_string();
-        let object = json!({ "event": "node", "change": node_change(event), "text": text });
+        let object = happenings::object(event).unwrap_or_else(
+            || json!({ "event": "node", "change": node_change(event), "text": text }),
+        );
         Self::new(shown(&text).into_owned(), Weight::Notable, object)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use qcast_proto::addr::{Gid, Qpn};
+use qcast_proto::addr::{Gid, PKey, Qpn};
 use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::time::Instant;
 
@@ -415,6 +415,10 @@ impl<D: Device> Device for FaultDevice<D> {
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         self.inner.poll_event()
+    }
+
+    fn pkey(&self) -> PKey {
+        self.inner.pkey()
     }
 
     fn counters(&self) -> PortCounters {

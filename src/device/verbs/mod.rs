@@ -54,7 +54,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use nix::libc;
-use qcast_proto::addr::{Gid, Qpn, ROCE_PORT};
+use qcast_proto::addr::{Gid, PKey, Qpn, ROCE_PORT};
 use qcast_proto::qp::{ModifyContext, QpAttrs, QpState, QpType};
 use qcast_proto::time::Instant;
 use slab::Slab;
@@ -275,6 +275,11 @@ impl Device for VerbsDevice {
             self.take_events();
         }
         self.events.pop_front()
+    }
+
+    fn pkey(&self) -> PKey {
+        let entry = self.context.pkey(self.port.number, 0);
+        entry.map_or(PKey::DEFAULT, PKey)
     }
 
     fn counters(&self) -> PortCounters {

@@ -1,0 +1,232 @@
+//! `qcast browse` and `qcast resolve`: the services that others announce.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use qcast::{Browser, FoundService, Node, Progress, ResolveError, ServiceEvent};
+use serde_json::{Value, json};
+
+use super::clock::now;
+use super::exit::{Chain, Exit, Failure, Outcome};
+use super::happenings::Happenings;
+use super::listen::Teller;
+use super::options::NodeOptions;
+use super::output::{Output, Seconds};
+use super::signals::Interrupt;
+use super::values;
+
+/// Lists the services of a type that others announce.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without --watch it looks once, for --timeout, and prints a table; exit code 1 says that
+there was none. With --watch it prints a line for each service that comes (+), changes
+(~) or goes (-), until Ctrl-C or --timeout.
+
+Examples:
+  qcast browse http
+  qcast browse '*' --json                every type, for scripts
+  qcast browse http --watch --device soft:eth0")]
+pub(crate) struct BrowseArgs {
+    /// The type; '*' for all
+    #[arg(value_name = "TYPE")]
+    kind: String,
+
+    /// Go on, and tell what comes, changes and goes
+    #[arg(long)]
+    watch: bool,
+
+    /// How long to look [default: 1, or with --watch until Ctrl-C]
+    #[arg(long, value_name = "SECONDS", value_parser = values::seconds)]
+    timeout: Option<Duration>,
+
+    /// Print JSON objects, one a line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+/// Finds a service by its name.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Prints ADDRESS PORT and the metadata as KEY=VALUE, or with --json an object. Exit code 1
+says that nobody announces it.
+
+Examples:
+  qcast resolve 'status page'
+  qcast resolve job-4711 --type mpi --timeout 10 --json")]
+pub(crate) struct ResolveArgs {
+    /// The service's name
+    #[arg(value_name = "NAME")]
+    service: String,
+
+    /// Its type [default: any]
+    #[arg(long = "type", value_name = "TYPE", default_value = "")]
+    kind: String,
+
+    /// How long to look
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = values::seconds)]
+    timeout: Duration,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    node: NodeOptions,
+}
+
+/// How long one look lasts when nothing else is said.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a wait may last before signals are looked at.
+const SLICE: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &BrowseArgs) -> Outcome {
+    let interrupt = Interrupt::install()?;
+    args.node.needs_control("browse")?;
+    let node = args.node.open(Progress::Thread)?;
+    let (happenings, teller, mut out) =
+        (Happenings::of(&node), Teller::new(args.json), Output::new());
+    let kind = if args.kind == "*" { "" } else { &args.kind };
+    let browser = node.browse(kind).map_err(|error| Failure::usage(Chain(&error)))?;
+    let limit = args.timeout.or((!args.watch).then_some(LOOK));
+    let mut found = BTreeMap::new();
+    let start = now();
+    while !interrupt.is_asked() {
+        let left = limit.map_or(SLICE, |limit| limit.saturating_sub(start.elapsed()).min(SLICE));
+        if left.is_zero() {
+            break;
+        }
+        happenings.tell(&mut out, &teller)?;
+        let Some(event) = next(&browser, left)? else { continue };
+        if args.watch {
+            watch(&event, args.json, &mut out)?;
+        } else {
+            note(event, &mut found);
+        }
+    }
+    if args.watch {
+        out.flush()?;
+        return Ok(Exit::Done);
+    }
+    if found.is_empty() {
+        return Err(Failure::failed(format_args!(
+            "no service {}was found in {}",
+            if kind.is_empty() { String::new() } else { format!("of type {kind:?} ") },
+            Seconds(start.elapsed())
+        )));
+    }
+    list(&found, args.json, &mut out)?;
+    Ok(Exit::Done)
+}
+
+fn next(browser: &Browser, patience: Duration) -> Result<Option<ServiceEvent>, Failure> {
+    browser.recv_timeout(patience).map_err(|error| Failure::environment(Chain(&error)))
+}
+
+/// By type and name.
+type Services = BTreeMap<(String, String), FoundService>;
+
+fn note(event: ServiceEvent, services: &mut Services) {
+    let key = |found: &FoundService| (found.service.kind.clone(), found.service.name.clone());
+    match event {
+        ServiceEvent::Added(found) | ServiceEvent::Updated(found) => {
+            services.insert(key(&found), found);
+        }
+        ServiceEvent::Removed(found) => {
+            services.remove(&key(&found));
+        }
+        _ => {}
+    }
+}
+
+fn list(services: &Services, json: bool, out: &mut Output) -> Result<(), Failure> {
+    if json {
+        services.values().try_for_each(|found| out.json(&object(found)))?;
+        return out.flush();
+    }
+    let head = ["TYPE", "NAME", "ADDRESS", "PORT", "NODE", "METADATA"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head).chain(services.values().map(cells)).collect();
+    for cells in &rows {
+        let mut line = String::new();
+        for (column, cell) in cells.iter().enumerate() {
+            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+            line += cell;
+            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+        }
+        out.line(line.trim_end().as_bytes())?;
+    }
+    out.flush()
+}
+
+fn watch(event: &ServiceEvent, json: bool, out: &mut Output) -> Result<(), Failure> {
+    let (kind, sign, found) = match event {
+        ServiceEvent::Added(found) => ("added", '+', found),
+        ServiceEvent::Updated(found) => ("updated", '~', found),
+        ServiceEvent::Removed(found) => ("removed", '-', found),
+        _ => return Ok(()),
+    };
+    if json {
+        let mut object = object(found);
+        object["event"] = kind.into();
+        out.json(&object)?;
+    } else {
+        let [kind, name, address, port, node, metadata] = cells(found);
+        let line = format!("{sign} {kind} '{name}' {address} {port} on {node} {metadata}");
+        out.line(line.trim_end().as_bytes())?;
+    }
+    out.flush()
+}
+
+fn cells(found: &FoundService) -> [String; 6] {
+    let service = &found.service;
+    [
+        service.kind.clone(),
+        service.name.clone(),
+        service.address.map_or_else(String::new, |address| address.to_string()),
+        service.port.to_string(),
+        found.node_name.clone(),
+        metadata(found),
+    ]
+}
+
+fn metadata(found: &FoundService) -> String {
+    let pairs = found.service.metadata.iter().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+fn object(found: &FoundService) -> Value {
+    let service = &found.service;
+    let metadata: serde_json::Map<String, Value> =
+        service.metadata.iter().map(|(k, v)| (k.clone(), v.clone().into())).collect();
+    json!({
+        "type": service.kind, "name": service.name, "address": service.address, "port": service.port,
+        "metadata": metadata, "ttl_seconds": service.ttl.as_secs_f64(), "node": found.node_name,
+        "node_id": found.owner.node.to_string(),
+    })
+}
+
+pub(crate) fn resolve(args: &ResolveArgs) -> Outcome {
+    args.node.needs_control("resolve")?;
+    let node = args.node.open(Progress::Thread)?;
+    let found = find(&node, args)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&object(&found))?;
+    } else {
+        let [_, _, address, port, _, metadata] = cells(&found);
+        out.line(format!("{address} {port} {metadata}").trim_end().as_bytes())?;
+    }
+    out.flush()?;
+    Ok(Exit::Done)
+}
+
+fn find(node: &Node, args: &ResolveArgs) -> Result<FoundService, Failure> {
+    node.resolve_of(&args.kind, &args.service, args.timeout).map_err(|error| match &error {
+        ResolveError::Browse(_) => Failure::usage(Chain(&error)),
+        ResolveError::Stopped(_) => Failure::environment(Chain(&error)),
+        _ => Failure::failed(Chain(&error)),
+    })
+}
