@@ -144,6 +144,9 @@ impl Run {
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
+        // It may write more than a pipe holds.
+        self.stdout.lines();
+        self.stderr.lines();
         let status = self.wait();
         let deadline = self.deadline;
         Ended {

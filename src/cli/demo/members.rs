@@ -123,7 +123,7 @@ fn observe<'a>(
 ) -> Result<Live<'a>, Failure> {
     let device = args.device.first().cloned().unwrap_or_default();
     let failed = |error: &(dyn std::error::Error + 'static)| Failure::environment(Chain(error));
-    let name = format!("observer of {group}");
+    let name = format!("observer {}", std::process::id());
     let node = Node::builder().device(device).name(name).open().map_err(|error| failed(&error))?;
     let events = node.events();
     let joined = node.group(group).secret(secret).join().map_err(|error| failed(&error))?;
