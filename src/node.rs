@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Domain, Gid, NodeId};
+use qcast_proto::membership::MembershipConfig;
 use qcast_proto::node::NodeConfig;
 use qcast_proto::wire::control::is_sound_name;
 
@@ -151,6 +152,7 @@ pub struct NodeBuilder {
     progress: Progress,
     fault: Option<FaultPlan>,
     receive_window: Option<usize>,
+    max_kept: Option<usize>,
     srq_depth: Option<usize>,
     mtu: Option<usize>,
     journal: Option<PathBuf>,
@@ -165,6 +167,7 @@ impl Default for NodeBuilder {
             progress: Progress::Thread,
             fault: None,
             receive_window: None,
+            max_kept: None,
             srq_depth: None,
             mtu: None,
             journal: None,
@@ -212,6 +215,14 @@ impl NodeBuilder {
         self
     }
 
+    /// Bytes that all streams together may keep, 256 MiB if it is not said: frames behind a gap, and pieces of messages
+    /// that are not whole yet. Beyond it, streams that keep more than their share lose unfinished messages
+    /// ([`LossCause::NoMemory`](crate::LossCause::NoMemory)). Raise it where many publishers send large messages at once.
+    pub fn max_kept(mut self, bytes: usize) -> Self {
+        self.max_kept = Some(bytes);
+        self
+    }
+
     /// Receives posted to the SRQ, 4096 if it is not said. Memory: as many path MTUs.
     pub fn srq_depth(mut self, receives: usize) -> Self {
         self.srq_depth = Some(receives);
@@ -244,8 +255,13 @@ impl NodeBuilder {
         let id = if explicit { NodeId::of_name(&name) } else { NodeId(rng.u128(..)) };
         let mut node = NodeConfig::new(id, runtime::incarnation(), name.clone());
         node.domain = self.domain;
+        node.host = host_name();
+        node.membership = Some(MembershipConfig::default());
         if let Some(frames) = self.receive_window {
             node.receive_window = frames.max(1);
+        }
+        if let Some(bytes) = self.max_kept {
+            node.max_kept = bytes;
         }
         let mut config = EngineConfig::new(node, rng.u64(..));
         if let Some(depth) = self.srq_depth {
@@ -309,9 +325,14 @@ impl From<StartError> for OpenError {
 #[error("polling failed")]
 pub struct PollError(#[source] io::Error);
 
-fn default_name() -> String {
+/// This host's name, or `node` if it has none.
+fn host_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
-    let host = host.unwrap_or_else(|| "node".into());
+    host.filter(|h| !h.is_empty()).unwrap_or_else(|| "node".into())
+}
+
+fn default_name() -> String {
+    let host = host_name();
     // A host name has at most 64 bytes; with the process number that is below the limit of a name.
     let name: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
     format!("{name}:{}", std::process::id())

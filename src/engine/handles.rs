@@ -13,7 +13,7 @@ use qcast_proto::subscribe::SubscriberConfig;
 use qcast_proto::time::{Duration, Instant};
 
 use super::outlet::{Item, PublisherOutlet, SubscriberOutlet};
-use super::{Engine, SEND_BUDGET};
+use super::{Engine, SEND_BUDGET, ViewChange};
 use crate::device::{DeviceError, SendBuf};
 
 /// A publisher of this node.
@@ -208,6 +208,14 @@ impl Engine {
                 }
                 Event::Repaired { waited } => {
                     self.repair_times.record(waited);
+                    continue;
+                }
+                Event::Member { group, event, version } => {
+                    self.view_changed(ViewChange { group, event, version });
+                    continue;
+                }
+                Event::Rejoin { group } => {
+                    self.rejoining.push(group);
                     continue;
                 }
                 _ => continue,

@@ -9,6 +9,7 @@ mod group;
 mod handles;
 pub mod journal;
 pub(crate) mod lease;
+mod members;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
@@ -16,7 +17,7 @@ mod repair_times;
 mod tests;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 use qcast_proto::addr::{PeerAddr, Qpn};
@@ -37,6 +38,8 @@ pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use handles::{Publisher, Subscriber};
 use journal::Journal;
 use lease::{Lease, RecvPool};
+pub(crate) use members::ViewChange;
+use members::ViewChanges;
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
 use waiting::{Waiter, Waiting};
@@ -85,7 +88,11 @@ pub struct Engine {
     joining: Vec<Joining>,
     joined: Vec<(u64, JoinOutcome)>,
     /// Groups to be left once their publishers are closed and last words are said.
-    leaving: BTreeSet<GroupId>,
+    /// With when they are left whatever was said.
+    leaving: BTreeMap<GroupId, Option<Instant>>,
+    view_changes: ViewChanges,
+    /// Groups to be joined anew.
+    rejoining: Vec<GroupId>,
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
@@ -173,7 +180,9 @@ impl Engine {
             groups: BTreeMap::new(),
             joining: Vec::new(),
             joined: Vec::new(),
-            leaving: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            view_changes: ViewChanges::default(),
+            rejoining: Vec::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             waiting: Waiting::new(config.control_frames / 2),
@@ -243,22 +252,6 @@ impl Engine {
         &self.repair_times
     }
 
-    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
-    pub(crate) fn leave(&mut self, group: GroupId) {
-        self.leaving.insert(group);
-    }
-
-    fn leave_groups(&mut self) {
-        let done = |group: &GroupId, e: &Self| {
-            e.publishers.values().all(|p| p.group != *group)
-                && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
-        };
-        while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
-            self.leaving.remove(&group);
-            self.leave_group(group);
-        }
-    }
-
     /// Whether nothing is open or on its way out any more.
     pub(crate) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && self.leaving.is_empty()
@@ -285,7 +278,8 @@ impl Engine {
         more |= self.send(now);
         let handed = self.hand_out();
         self.report(now);
-        self.leave_groups();
+        self.rejoin(now);
+        self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
         Turn { more, handed, next: self.next_deadline(now) }
     }
@@ -297,7 +291,8 @@ impl Engine {
             // What is due cannot be said until a completion brings a frame back, and that wakes the node.
             protocol = protocol.map(|due| due.max(now + NO_CONTROL));
         }
-        let all = [protocol, self.device.next_deadline(), joining, self.next_recovery()];
+        let farewell = self.next_farewell();
+        let all = [protocol, self.device.next_deadline(), joining, self.next_recovery(), farewell];
         all.into_iter().flatten().min()
     }
 

@@ -5,7 +5,6 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
-use std::time::Duration;
 
 use futures_core::Stream;
 use qcast::{Delivery, Notice, Subscriber};
@@ -53,9 +52,7 @@ fn a_stream_wakes_its_task() {
         publisher.close()
     });
     block_on(async {
-        let mut longest = Duration::ZERO;
         for n in 0..rounds {
-            let start = now();
             ask.send(()).unwrap();
             loop {
                 match next(&mut subscriber).await {
@@ -67,10 +64,7 @@ fn a_stream_wakes_its_task() {
                     other => panic!("{other:?}"),
                 }
             }
-            longest = longest.max(start.elapsed());
         }
-        println!("longest {longest:?}");
-        assert!(longest < Duration::from_millis(400), "{longest:?}");
         match next(&mut subscriber).await {
             Delivery::Notice(Notice::PublisherClosed(_)) => {}
             other => panic!("{other:?}"),

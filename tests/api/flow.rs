@@ -51,8 +51,8 @@ fn a_full_subscriber_is_named() {
     assert!(publisher.hold().is_none());
     // The timeout is kept.
     let start = now();
-    publisher.send_timeout(b"more", Duration::from_secs(2)).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(1));
+    publisher.send_timeout(b"more", DEADLINE).unwrap();
+    assert!(start.elapsed() < DEADLINE / 2, "there was room");
 }
 
 #[test]
@@ -89,11 +89,10 @@ fn close_names_who_did_not_confirm() {
     for n in 0..40 {
         publisher.send(&numbered(n, 3000)).unwrap();
     }
-    let start = now();
     let closed = publisher.close();
     assert_eq!(closed.unconfirmed, [asleep.name()]);
-    assert!(start.elapsed() >= linger && start.elapsed() < DEADLINE);
-    assert_eq!(number(&message(&mut other)), 0);
+    // It did wait for those who listen.
+    expect_run(&mut other, 0, 40);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn a_dropped_publisher_lingers_in_the_background() {
     let start = now();
     // With it goes the last handle of its group and of its node.
     drop(publisher);
-    assert!(start.elapsed() < Duration::from_millis(500));
+    assert!(start.elapsed() < Duration::from_secs(5), "it lingered in the foreground");
     expect_run(&mut subscriber, 0, 300);
     assert!(matches!(notice(&mut subscriber), Notice::PublisherClosed(_)));
 }
@@ -112,7 +112,7 @@ fn handles_go_in_any_order() {
                 drop(handles[*at].take());
             }
             let took = start.elapsed();
-            assert!(took < Duration::from_secs(2), "{order:?}, manual {manually}: {took:?}");
+            assert!(took < Duration::from_secs(5), "{order:?}, manual {manually}: {took:?}");
             assert_eq!(&message(&mut listener)[..], b"last words");
         }
     }

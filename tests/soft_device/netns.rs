@@ -138,7 +138,7 @@ fn what_the_kernel_has_no_room_for_is_sent_later_and_once() {
     let Some(hosts) = Hosts::new("slow") else { return };
     let name = &hosts.names[0];
     let slow = format!(
-        "netns exec {name} tc qdisc add dev wire root tbf rate 200mbit burst 64kb latency 9s"
+        "netns exec {name} tc qdisc add dev wire root tbf rate 20mbit burst 16kb latency 9s"
     );
     if !ip(&slow) {
         skipped("no tbf queueing discipline here (tc, sch_tbf)");

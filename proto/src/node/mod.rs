@@ -20,7 +20,7 @@ use crate::addr::{Domain, GroupTag, NodeId, PeerAddr, Sequence, SessionId, Strea
 use crate::buf::{RxFrame, TxFrame};
 use crate::membership::{Membership, MembershipConfig};
 use crate::publish::{Hold, PublishStream, PublisherConfig, PublisherStats, Receiver};
-use crate::subscribe::stream::Subscription;
+use crate::subscribe::stream::{ReceiveStream, Subscription};
 use crate::subscribe::{StreamInfo, SubscriberConfig};
 use crate::time::Instant;
 use crate::wire::frame::{FrameHeader, FrameKind, sequence_of_checked};
@@ -59,6 +59,8 @@ pub struct NodeConfig {
     /// The pace and bounds of membership. Without it the node sends no beacons, has empty views, and
     /// learns nothing of others but by their streams.
     pub membership: Option<MembershipConfig>,
+    /// Bytes that all streams together may keep: frames behind a gap, and pieces of messages that are not whole.
+    pub max_kept: usize,
 }
 
 impl NodeConfig {
@@ -76,6 +78,7 @@ impl NodeConfig {
             max_streams_per_peer: 256,
             max_unknown_per_peer: 16,
             membership: None,
+            max_kept: 256 << 20,
         }
     }
 }
@@ -95,7 +98,12 @@ pub struct Node<T, R> {
     last_turn: Instant,
     /// Which group is asked first for something to send, and how often in a row it was.
     turn: (GroupId, u32),
+    /// Datagrams since it was last counted what streams keep.
+    uncounted: usize,
 }
+
+/// What streams keep is counted after so many datagrams: it can have grown by as many path MTUs.
+const COUNT_KEPT_EVERY: usize = 256;
 
 /// After the device said that it dropped for want of a receive, gaps found within this time are taken for
 /// that.
@@ -118,6 +126,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             headroom: 0,
             last_turn: now,
             turn: (GroupId(0), 0),
+            uncounted: 0,
         }
     }
 
@@ -324,6 +333,27 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             };
             g.handle_datagram(&mut input, frame);
         }
+        self.uncounted += 1;
+        if self.uncounted >= COUNT_KEPT_EVERY {
+            self.uncounted = 0;
+            self.bound_kept(now);
+        }
+    }
+
+    /// Streams that keep more than their share give some of it up while all together keep too much.
+    /// Requirements: `R-BOUND-5`.
+    fn bound_kept(&mut self, now: Instant) {
+        let share = self.config.max_kept / self.followed().count().max(1);
+        let above = self.kept() > self.config.max_kept;
+        for g in self.groups.values_mut() {
+            for s in g.streams.values_mut().chain(g.dormant.values_mut()) {
+                let crowded = (above && s.kept() > share).then_some(share);
+                if crowded.is_some() || s.is_crowded() {
+                    g.hush = false;
+                    s.set_crowded(now, crowded, &mut self.rng, &mut self.events);
+                }
+            }
+        }
     }
 
     /// Takes back a frame that the device has sent, or could not send.
@@ -410,6 +440,15 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// Received frames that the node itself keeps: they wait for a gap before them.
     pub fn frames_kept(&self) -> usize {
         self.groups.values().flat_map(|g| g.streams.values()).map(|s| s.waiting()).sum()
+    }
+
+    /// About how many bytes all streams keep: frames behind gaps, and pieces of messages that are not whole.
+    pub fn kept(&self) -> usize {
+        self.followed().map(ReceiveStream::kept).sum()
+    }
+
+    fn followed(&self) -> impl Iterator<Item = &ReceiveStream<R>> {
+        self.groups.values().flat_map(|g| g.streams.values().chain(g.dormant.values()))
     }
 
     /// Frames for control bodies that the node has at hand.

@@ -1,6 +1,7 @@
 //! Fragments into messages. Requirements: `R-FRAG-3`, `R-FRAG-4`.
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::vec::Vec;
 
 use crate::addr::Sequence;
@@ -46,6 +47,16 @@ impl InOrder {
     pub(crate) fn clear(&mut self) {
         self.bytes = Vec::new();
     }
+
+    /// Bytes set aside.
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// The first frame of the message whose pieces are being gathered.
+    pub(crate) fn begun(&self) -> Option<Sequence> {
+        (!self.bytes.is_empty()).then_some(self.first)
+    }
 }
 
 /// Puts together messages whose fragments come in any order, each once.
@@ -70,6 +81,8 @@ struct Partial {
     lacks: u32,
     /// Pieces after it, with their offsets.
     later: BTreeMap<u32, (u32, Vec<u8>)>,
+    /// Their bytes.
+    later_bytes: usize,
 }
 
 /// A message that is whole.
@@ -103,6 +116,7 @@ impl AnyOrder {
             bytes: Vec::new(),
             lacks: 0,
             later: BTreeMap::new(),
+            later_bytes: 0,
         });
         let same = (partial.message_len, partial.last) == (header.message_len, last);
         if !same || !partial.take(header, piece) {
@@ -168,6 +182,16 @@ impl AnyOrder {
         self.partial.range(..=sequence).next_back().is_some_and(|(_, p)| sequence <= p.last)
     }
 
+    /// Bytes set aside.
+    pub(crate) fn held(&self) -> usize {
+        self.partial.values().map(|p| p.bytes.capacity() + p.later_bytes).sum()
+    }
+
+    /// Drops what has been gathered; gives the first and last frame of each message.
+    pub(crate) fn shed(&mut self) -> impl Iterator<Item = (Sequence, Sequence)> + use<> {
+        core::mem::take(&mut self.partial).into_iter().map(|(first, p)| (first, p.last))
+    }
+
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.partial.len()
@@ -178,7 +202,10 @@ impl Partial {
     /// Takes a piece; false if it contradicts the others.
     fn take(&mut self, header: FragmentHeader, piece: &[u8]) -> bool {
         if header.index > self.lacks {
-            self.later.entry(header.index).or_insert_with(|| (header.offset, piece.into()));
+            if let Entry::Vacant(slot) = self.later.entry(header.index) {
+                slot.insert((header.offset, piece.into()));
+                self.later_bytes += piece.len();
+            }
             return true;
         }
         if header.index < self.lacks {
@@ -188,6 +215,7 @@ impl Partial {
             return false;
         }
         while let Some((offset, piece)) = self.later.remove(&self.lacks) {
+            self.later_bytes -= piece.len();
             if !self.append(offset, &piece) {
                 return false;
             }

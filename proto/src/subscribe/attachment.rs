@@ -212,4 +212,33 @@ impl Attachment {
         let notice = Notice::Lost { key, first, last: run.last, cause: run.cause };
         out.push_back(Event::Notice { subscriber: self.subscriber, notice });
     }
+
+    /// Bytes of messages that are not whole yet.
+    pub(super) fn held(&self) -> usize {
+        self.in_order.held() + self.any_order.held()
+    }
+
+    /// Drops the pieces of messages that are not whole yet, and tells of it; gives how many messages.
+    /// `next` is the first frame that did not come in order.
+    pub(super) fn shed<R>(
+        &mut self,
+        key: StreamKey,
+        next: Sequence,
+        out: &mut VecDeque<Event<R>>,
+    ) -> u64 {
+        let (cause, mut messages) = (LossCause::NoMemory, 0);
+        if let Some(first) = self.in_order.begun() {
+            let end = if self.reliability == Reliability::Ordered { next } else { self.expected };
+            self.tell_lost(key, Run { first, last: Sequence(end.0 - 1), cause }, out);
+            messages += 1;
+        }
+        for (first, last) in self.any_order.shed() {
+            messages += 1;
+            // A latest-only subscription is promised the newest, and gets the next one.
+            if self.reliability == Reliability::Unordered {
+                self.tell_lost(key, Run { first, last, cause }, out);
+            }
+        }
+        messages
+    }
 }

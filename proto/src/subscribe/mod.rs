@@ -9,6 +9,7 @@ mod attach;
 mod attachment;
 mod gaps;
 mod hear;
+mod keep;
 mod lose;
 mod pattern;
 mod share;
@@ -135,6 +136,8 @@ pub enum LossCause {
     QueueFull,
     /// The publisher, which does not wait for this subscriber, ran ahead of what repairs could bring.
     Overrun,
+    /// The node's memory for messages that are not whole yet is used up, and this stream's share of it too.
+    NoMemory,
 }
 
 impl LossCause {
@@ -148,6 +151,7 @@ impl LossCause {
             Self::Local => "lost in this node's receive queue",
             Self::QueueFull => "not taken in time",
             Self::Overrun => "the publisher ran ahead",
+            Self::NoMemory => "no memory for the pieces of its messages",
         }
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct ReceiveStream<R> {
     pub(super) fell_behind: u32,
     /// How often the publisher is still told that the last subscription left.
     pub(super) farewells: u32,
+    /// The node's memory is used up, and the stream's share of it too: frames behind a gap are not kept.
+    pub(super) crowded: bool,
 }
 
 /// How far a stream is known.
@@ -98,6 +100,8 @@ pub struct StreamStats {
     pub naks: u64,
     /// Requests put off because somebody else's was heard.
     pub suppressed: u64,
+    /// Messages that were given up before they were whole, because the node kept too much.
+    pub shed: u64,
     /// Control bodies and frames that make no sense.
     pub refused: u64,
 }
@@ -117,6 +121,7 @@ impl core::ops::Add for StreamStats {
             lost: self.lost.saturating_add(other.lost),
             naks: self.naks.saturating_add(other.naks),
             suppressed: self.suppressed.saturating_add(other.suppressed),
+            shed: self.shed.saturating_add(other.shed),
             refused: self.refused.saturating_add(other.refused),
         }
     }
@@ -205,6 +210,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             caught: Sequence(0),
             fell_behind: 0,
             farewells: 0,
+            crowded: false,
         }
     }
 
@@ -296,7 +302,7 @@ impl<R: RxFrame> ReceiveStream<R> {
             self.in_order(sequence, frame, out);
             return;
         }
-        if at >= self.capacity as u64 {
+        if at >= self.capacity as u64 || (at > 0 && self.crowded) {
             // The publisher does not wait for this node. What can be kept is asked for now, and the rest
             // once that has come or is lost.
             self.stats.beyond += 1;

@@ -11,6 +11,7 @@ mod faults;
 mod groups;
 mod hostile;
 mod joins;
+mod members;
 mod receives;
 mod rig;
 mod scripted;
