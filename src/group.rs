@@ -49,6 +49,9 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.node.runtime().engine().leave(self.id);
+        // The farewell leaves before this returns: the process may end with it. It is due once what was said
+        // before has been sent.
+        self.node.runtime().turn_now();
         self.node.runtime().turn_now();
     }
 }

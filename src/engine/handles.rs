@@ -210,10 +210,6 @@ impl Engine {
                     self.tell_publisher(publisher, event);
                     continue;
                 }
-                Event::Member { group, event, version } => {
-                    self.tell_members(group, event, version);
-                    continue;
-                }
                 Event::Repaired { waited } => {
                     self.repair_times.record(waited);
                     continue;
@@ -224,6 +220,14 @@ impl Engine {
                 }
                 Event::Discovery(event) => {
                     self.tell_discovery(event);
+                    continue;
+                }
+                Event::Member { group, event, version } => {
+                    self.view_changed(group, event, version);
+                    continue;
+                }
+                Event::Rejoin { group } => {
+                    self.rejoining.push(group);
                     continue;
                 }
                 _ => continue,

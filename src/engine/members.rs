@@ -1,13 +1,17 @@
-//! Who is in a node's groups, as applications ask for it: views, and feeds of their changes.
+//! What the engine does about a group's members: it tells applications of them, says farewell before a group is left, forgets the
+//! addresses of those that are gone, and joins anew where multicast fails. Requirements: `R-MEMBER-4`,
+//! `R-MEMBER-12`, `R-MEMBER-20`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use qcast_proto::membership::{MemberEvent, Profile, ProfileError, View};
 use qcast_proto::node::GroupId;
+use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
 use super::feed::{Entry, Feed, FeedQueue};
+use crate::device::AhAttrs;
 
 /// A change of a group's view. See [`Group::view_changes`](crate::Group::view_changes).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,19 +44,19 @@ const MAX_CHANGES: usize = 2048;
 /// The feeds of groups that somebody listens to.
 pub(super) type MemberFeeds = BTreeMap<GroupId, Feed<ViewChange>>;
 
+/// A farewell that could not be said within this time is not said.
+const FAREWELL: Duration = Duration::from_millis(250);
+
 impl Engine {
-    /// Who is in a group now.
+    /// Who is in a group. Costs the number of members.
     pub(crate) fn view(&self, group: GroupId) -> View {
         self.node.view(group)
     }
 
-    /// Who is in a group now, and what changes from now on.
-    pub(crate) fn listen_members(&mut self, group: GroupId) -> (View, Arc<FeedQueue<ViewChange>>) {
-        let feed = self.member_feeds.entry(group).or_insert_with(|| Feed::new(MAX_CHANGES));
-        (self.node.view(group), feed.listen())
-    }
-
-    /// Sets what the node wants known of itself in a group.
+    /// Sets what this node wants known of itself in a group.
+    ///
+    /// # Errors
+    /// The profile breaks a bound, or the group was left.
     pub(crate) fn set_profile(
         &mut self,
         group: GroupId,
@@ -61,17 +65,15 @@ impl Engine {
         self.node.set_profile(group, profile)
     }
 
+    /// Who is in a group now, and what changes from now on.
+    pub(crate) fn listen_members(&mut self, group: GroupId) -> (View, Arc<FeedQueue<ViewChange>>) {
+        let feed = self.member_feeds.entry(group).or_insert_with(|| Feed::new(MAX_CHANGES));
+        (self.node.view(group), feed.listen())
+    }
+
     /// Whether a group is there, be it only to be left.
     pub(crate) fn has_group(&self, group: GroupId) -> bool {
         self.groups.contains_key(&group)
-    }
-
-    /// Tells whoever listens to the group.
-    pub(super) fn tell_members(&mut self, group: GroupId, event: MemberEvent, version: u64) {
-        tracing::debug!(event = event.name(), member = event.info().name, version, "membership");
-        if let Some(feed) = self.member_feeds.get_mut(&group) {
-            feed.put(&ViewChange::Member { event, version }, &mut self.wakers);
-        }
     }
 
     /// The group was left: nothing more is told.
@@ -79,5 +81,66 @@ impl Engine {
         if let Some(mut feed) = self.member_feeds.remove(&group) {
             feed.close(&mut self.wakers);
         }
+    }
+
+    pub(super) fn view_changed(&mut self, group: GroupId, event: MemberEvent, version: u64) {
+        let info = event.info();
+        tracing::debug!(member = info.name, node = %info.node, event = event.name(), version, "view");
+        if event.is_end() {
+            let address = info.address;
+            self.ah.forget(
+                &mut *self.device,
+                &AhAttrs { gid: address.gid, udp_port: address.udp_port },
+            );
+        }
+        if let Some(feed) = self.member_feeds.get_mut(&group) {
+            feed.put(&ViewChange::Member { event, version }, &mut self.wakers);
+        }
+    }
+
+    /// Another queue pair joins in the place of one that multicast does not reach, or does not leave.
+    pub(super) fn join_anew(&mut self, now: Instant) {
+        while let Some(group) = self.rejoining.pop() {
+            let Some(g) = self.groups.get(&group) else { continue };
+            if g.recovery.is_under_way() || self.leaving.contains_key(&group) {
+                continue;
+            }
+            tracing::warn!(group = g.setup.name, "multicast fails and unicast works; joining anew");
+            self.replace(now, group);
+        }
+    }
+
+    /// Leaves a group once its publishers are closed and the others were told.
+    pub(crate) fn leave(&mut self, group: GroupId) {
+        self.node.notice_leave(group);
+        self.leaving.entry(group).or_insert(None);
+    }
+
+    pub(super) fn leave_groups(&mut self, now: Instant) {
+        let mut done = Vec::new();
+        for (id, deadline) in &mut self.leaving {
+            let Some(g) = self.groups.get(id) else {
+                done.push(*id);
+                continue;
+            };
+            if self.publishers.values().any(|p| p.group == *id) || !g.queue.is_empty() {
+                continue;
+            }
+            let deadline = *deadline.get_or_insert_with(|| {
+                self.node.part(now, *id);
+                now + FAREWELL
+            });
+            if self.node.has_parted(*id) || deadline <= now {
+                done.push(*id);
+            }
+        }
+        for id in done {
+            self.leaving.remove(&id);
+            self.leave_group(id);
+        }
+    }
+
+    pub(super) fn next_farewell(&self) -> Option<Instant> {
+        self.leaving.values().flatten().min().copied()
     }
 }

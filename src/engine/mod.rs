@@ -22,7 +22,7 @@ mod tests;
 mod trouble;
 mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -98,7 +98,10 @@ pub struct Engine {
     control: control::Control,
     joined: Vec<(u64, JoinOutcome)>,
     /// Groups to be left once their publishers are closed and last words are said.
-    leaving: BTreeSet<GroupId>,
+    /// With when they are left whatever was said.
+    leaving: BTreeMap<GroupId, Option<Instant>>,
+    /// Groups to be joined anew.
+    rejoining: Vec<GroupId>,
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
@@ -206,7 +209,8 @@ impl Engine {
             joining: Vec::new(),
             control: control::Control::default(),
             joined: Vec::new(),
-            leaving: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            rejoining: Vec::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             waiting: Waiting::new(config.control_frames / 2),
@@ -285,33 +289,6 @@ impl Engine {
         &self.repair_times
     }
 
-    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
-    pub(crate) fn leave(&mut self, group: GroupId) {
-        self.node.notice_leave(group);
-        self.leaving.insert(group);
-    }
-
-    /// Members are told that this one leaves, once nothing else is to be said.
-    fn take_leave(&mut self, now: Instant) {
-        for group in &self.leaving {
-            if self.publishers.values().all(|p| p.group != *group) {
-                self.node.part(now, *group);
-            }
-        }
-    }
-
-    fn leave_groups(&mut self) {
-        let done = |group: &GroupId, e: &Self| {
-            e.publishers.values().all(|p| p.group != *group)
-                && (e.node.has_parted(*group) || e.groups.get(group).is_some_and(|g| g.blocked))
-                && e.groups.get(group).is_none_or(|g| g.queue.is_empty())
-        };
-        while let Some(group) = self.leaving.iter().find(|g| done(g, self)).copied() {
-            self.leaving.remove(&group);
-            self.leave_group(group);
-        }
-    }
-
     /// Listens to what happens to the node.
     pub(crate) fn listen(&mut self) -> Arc<FeedQueue<NodeEvent>> {
         self.events.listen()
@@ -343,7 +320,6 @@ impl Engine {
         let mut more = self.take_completions(now, RECV_BUDGET.min(self.recv.capacity() / 8).max(1));
         self.recover(now);
         self.refill();
-        self.take_leave(now);
         self.take_room();
         more |= self.take_outboxes(now);
         if self.node.poll_timeout().is_some_and(|due| due <= now) {
@@ -352,7 +328,8 @@ impl Engine {
         more |= self.send(now);
         let handed = self.hand_out();
         self.report(now);
-        self.leave_groups();
+        self.join_anew(now);
+        self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
         Turn { more, handed, next: self.next_deadline(now) }
     }
@@ -369,6 +346,7 @@ impl Engine {
             self.next_recovery(),
             self.next_return(),
             self.next_control(),
+            self.next_farewell(),
         ];
         own.into_iter().chain([protocol, joining]).flatten().min()
     }

@@ -120,8 +120,10 @@ impl Membership {
     /// Requirements: `R-MEMBER-16`.
     fn ask_for_proof(&mut self, now: Instant, slot: Slot) -> Option<u64> {
         let e = &mut self.roll.entries[slot as usize];
-        if e.unanswered < PROOFS {
-            e.unanswered += 1;
+        // Only if it spoke since the last question: one that sleeps does neither.
+        let spoke = e.tries == 0;
+        if !spoke || e.unanswered < PROOFS {
+            e.unanswered += u8::from(spoke);
             self.probe(slot);
             return Some(self.ms(now) + PROOF_PAUSE_MS);
         }

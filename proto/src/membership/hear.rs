@@ -197,7 +197,8 @@ impl Membership {
             }
         }
         let detail = p.detail || slot.is_none();
-        if slot.is_none() && self.roll.find(asker).is_none() {
+        if slot.is_none() {
+            // It is new, or has moved, and its beacons do not come.
             self.introduce(now, asker, from);
         }
         self.say(Said::Answer { to: from, echo: p.stamp, detail });

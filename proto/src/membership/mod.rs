@@ -17,7 +17,7 @@
 //!   finds itself in disagreement compares parts of it with one peer and asks those that it did not know.
 //! * A forged member costs a forger one address each: a beacon counts only from the address that it names. It is
 //!   admitted at once all the same, because a probe before every admission would be N² of them when a job of N
-//!   ranks starts; but one that never answers is out again within some six seconds and stays barred for a while,
+//!   ranks starts; but one that never answers is out again within some ten seconds and stays barred for a while,
 //!   and what one host and all can make of it is bounded.
 //!
 //! A [`Membership`] is fed and drained like everything here: after each call ask

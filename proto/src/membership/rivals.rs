@@ -169,7 +169,7 @@ impl Membership {
                 let e = &mut self.roll.entries[slot as usize];
                 (e.at, e.rtt_us, e.unanswered) = (r.word.at, 0, 0);
                 self.update(slot, new);
-                self.renew(slot, now, true);
+                self.renew(slot, now, false);
             }
         }
         if lives {

@@ -1,6 +1,7 @@
 //! What a member says, and when.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::roll::Slot;
@@ -36,6 +37,9 @@ pub(super) const DETAILED: u8 = 4;
 /// Beacons that say "leaving", and the pause between them.
 const LEAVING: u8 = 3;
 const LEAVING_PAUSE: Duration = Duration::from_millis(20);
+
+/// Members that are told of a new address one by one.
+const MAX_TOLD: usize = 256;
 
 /// Words that may wait.
 const MAX_SAID: usize = 4096;
@@ -115,6 +119,11 @@ impl Membership {
     pub fn readdress(&mut self, now: Instant, address: PeerAddr) {
         if self.own.address != address {
             self.change_own(now, |own| own.address = address);
+            // It may be that multicast does not reach them: then a question from the new address does.
+            let members = (0..self.roll.entries.len() as Slot).take(MAX_TOLD);
+            for slot in members.filter(|slot| self.roll.live(*slot).is_some()).collect::<Vec<_>>() {
+                self.probe(slot);
+            }
         }
     }
 

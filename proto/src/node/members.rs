@@ -144,6 +144,13 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         members.map(Membership::counters).unwrap_or_default()
     }
 
+    /// How many nodes a group's membership remembers that are no members: candidates, departed, and those
+    /// that claim a member's identity. Each is bounded.
+    pub fn membership_side_tables(&self, group: GroupId) -> [usize; 3] {
+        let members = self.groups.get(&group).and_then(|g| g.members.as_ref());
+        members.map(Membership::side_tables).unwrap_or_default()
+    }
+
     /// Sets what this node wants known of itself in a group; members are told at once.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod groups;
 mod hostile;
 mod joins;
 mod loss;
+mod members;
 mod receives;
 mod rig;
 mod scripted;

@@ -28,17 +28,17 @@ pub struct MembershipSimulationConfig {
 pub(super) const STEADY: usize = 1000;
 
 impl MembershipSimulationConfig {
-    /// So many members: for five minutes with a change a second and a partition; for a minute and a half
-    /// and without the partition in groups above 2,000, where all that takes its time.
+    /// So many members: for five minutes with a change a second and a partition; for 65
+    /// seconds and without the partition in groups above 2,000, where all that takes its time.
     pub fn new(members: usize, seed: u64) -> Self {
         let large = members > 2 * STEADY;
         Self {
             members,
             loss: 0.0,
-            duration: Duration::from_secs(if large { 90 } else { 300 }),
+            duration: Duration::from_secs(if large { 65 } else { 300 }),
             churn: 60.0,
             partition: !large,
-            step: Duration::from_millis(if large { 25 } else { 10 }),
+            step: Duration::from_millis(if large { 25 } else { 20 }),
             seed,
         }
     }
@@ -67,7 +67,7 @@ impl MembershipSimulationConfig {
 
     /// The calm at the end.
     pub(super) fn calm(&self) -> Duration {
-        self.failure_bound() + self.interval() * 3
+        self.failure_bound() + self.interval() + Duration::from_secs(2)
     }
 
     pub(super) fn check(&self) -> Result<(), SimulationError> {
@@ -85,7 +85,7 @@ impl MembershipSimulationConfig {
         if self.duration < least || self.duration > Duration::from_secs(86_400) {
             return refuse(
                 "duration",
-                "long enough for all to join and to settle (12 s, or 50 s for 10,000 members), to a day",
+                "long enough for all to join and to settle (10 s, or 57 s for 10,000 members), to a day",
             );
         }
         if !(1..=50).contains(&self.step.as_millis()) {

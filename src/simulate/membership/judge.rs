@@ -83,12 +83,12 @@ impl Judge {
 
     pub(super) fn began(&mut self, now: Instant, seat: &Seat) {
         let life = Life { seat: seat.index, began: now, ended: None, left: false };
-        self.lives.insert((seat.node(), seat.incarnation), life);
+        self.lives.insert((seat.node, seat.incarnation), life);
         self.failed.retain(|(by, _)| *by != seat.index);
     }
 
     pub(super) fn ended(&mut self, now: Instant, seat: &Seat, left: bool) {
-        if let Some(life) = self.lives.get_mut(&(seat.node(), seat.incarnation)) {
+        if let Some(life) = self.lives.get_mut(&(seat.node, seat.incarnation)) {
             (life.ended, life.left) = (Some(now), left);
         }
     }
@@ -97,7 +97,7 @@ impl Judge {
     pub(super) fn told(&mut self, now: Instant, by: usize, seats: &[Seat], event: &MemberEvent) {
         let info = event.info();
         self.absorb(now, by, event);
-        if seats[by].node() == info.node && !matches!(event, MemberEvent::Conflict { .. }) {
+        if seats[by].node == info.node && !matches!(event, MemberEvent::Conflict { .. }) {
             return;
         }
         let Some(life) = self.lives.get(&(info.node, info.incarnation)) else {

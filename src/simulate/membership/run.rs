@@ -215,13 +215,16 @@ impl MembershipSimulation {
             for event in &told {
                 self.judge.told(self.now, at, &self.seats, event);
             }
-            let half = self.seats[at].half;
+            let Seat { half, incarnation, .. } = self.seats[at];
             let out = std::mem::take(&mut self.seats[at].out);
             for parcel in out {
                 self.sent += 1;
                 self.sent_bytes += parcel.bytes as u64;
                 match parcel.to {
-                    To::Group => self.multicast.push(Multicast { parcel, half }),
+                    To::Group => {
+                        let node = self.seats[at].node;
+                        self.multicast.push(Multicast { parcel, node, incarnation, half });
+                    }
                     To::Peer(_) => self.unicast.push(parcel),
                 }
             }
@@ -242,7 +245,7 @@ impl MembershipSimulation {
 
     fn finish(mut self) -> MembershipReport {
         let up = self.seats.iter().filter(|s| s.is_up());
-        let group: Vec<_> = up.map(|s| (s.node(), s.incarnation)).collect();
+        let group: Vec<_> = up.map(|s| (s.node, s.incarnation)).collect();
         for s in self.seats.iter().filter(|s| s.is_up()) {
             let life = s.life.as_ref().expect("it is up");
             let complete = life.count() == group.len()

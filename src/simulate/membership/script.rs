@@ -32,7 +32,7 @@ const AROUND: Duration = Duration::from_secs(8);
 
 impl Script {
     pub(super) fn new(config: &MembershipSimulationConfig) -> Self {
-        let begins = Instant::ZERO + config.joining() + config.join_bound();
+        let begins = Instant::ZERO + config.joining() + Duration::from_secs(3);
         let ends = Instant::ZERO + (config.duration - config.calm());
         let middle = Instant::ZERO + config.duration / 2;
         let room = begins + AROUND < middle && middle + CUT + AROUND < ends;
