@@ -270,6 +270,10 @@ fn columns(rows: &[Row], wide: usize) -> Vec<(&'static Column, usize)> {
     let mut by_worth: Vec<_> = (0..COLUMNS.len()).collect();
     by_worth.sort_by_key(|&n| std::cmp::Reverse(COLUMNS[n].worth));
     let (mut widths, mut left) = ([0; COLUMNS.len()], wide);
+    // What nobody has anything in is no column.
+    by_worth.retain(|&n| {
+        COLUMNS[n].worth > 4 || rows.iter().any(|row| !(COLUMNS[n].cell)(row).is_empty())
+    });
     for (nth, &n) in by_worth.iter().enumerate() {
         let need = COLUMNS[n].least + if nth == 0 { 0 } else { GAP };
         if need > left && nth > 0 {

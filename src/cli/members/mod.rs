@@ -3,6 +3,7 @@
 mod board;
 mod draw;
 mod look;
+mod progress;
 mod row;
 mod screen;
 pub(crate) mod told;
@@ -27,13 +28,18 @@ prints a line for each change, or with --json an object.
 
 Examples:
   qcast members news
-  qcast members news --watch
+  qcast members news --watch --progress
   qcast members news --json | jq -r '.members[].name'
   qcast members news --watch --json | jq 'select(.change == \"failed\")'")]
 pub(crate) struct MembersArgs {
     /// Show changes as they come, until Ctrl-C or q
     #[arg(long, short)]
     watch: bool,
+
+    /// Follow the publishers too, and show how far they are: to them this is a subscriber that they do not
+    /// wait for
+    #[arg(long, requires = "watch")]
+    progress: bool,
 
     /// How long the members have to be heard before one look
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::seconds,
@@ -64,6 +70,9 @@ pub(crate) fn run(args: &MembersArgs) -> Outcome {
     }
     if watch::is_live(args.json) {
         let mut live = watch::Live::new(group.clone(), events, &interrupt)?;
+        if args.progress {
+            live.follow()?;
+        }
         while live.step()? == watch::Next::More {}
         drop(live);
         group.leave();

@@ -10,6 +10,7 @@ use super::super::output::Output;
 use super::super::shown::shown;
 use super::super::signals::Interrupt;
 use super::board::Board;
+use super::progress::Progress;
 use super::screen::{Input, Screen};
 use super::told::{Told, rows, view_json};
 
@@ -29,6 +30,7 @@ pub(crate) struct Live<'a> {
     changes: ViewChanges,
     events: NodeEvents,
     interrupt: &'a Interrupt,
+    progress: Option<Progress>,
 }
 
 /// Whether the live view goes on.
@@ -50,7 +52,14 @@ impl<'a> Live<'a> {
         let board = Board::new(shown(group.name()).into_owned(), group.mgid().to_string());
         interrupt.by_any()?;
         let changes = group.view_changes();
-        Ok(Self { screen: Screen::take()?, board, changes, events, interrupt })
+        let screen = Screen::take()?;
+        Ok(Self { screen, board, changes, events, interrupt, progress: None })
+    }
+
+    /// Shows how far publishers are.
+    pub(crate) fn follow(&mut self) -> Result<(), Failure> {
+        self.progress = Some(Progress::follow(self.changes.group())?);
+        Ok(())
     }
 
     /// Shows what there is, and waits for a key or a moment.
@@ -68,7 +77,14 @@ impl<'a> Live<'a> {
             self.note(Told::node(&event));
         }
         let view = self.changes.group().members();
-        self.board.show(view.version, rows(&view, self.changes.group().node()));
+        let mut rows = rows(&view, self.changes.group().node());
+        if let Some(progress) = &mut self.progress {
+            progress.look();
+            for (row, member) in rows.iter_mut().zip(&view.members) {
+                row.progress = progress.of(member.info.node);
+            }
+        }
+        self.board.show(view.version, rows);
         self.screen.draw(&self.board)?;
         match self.screen.input(SLICE) {
             Input::Key(key) => self.board.press(key),
