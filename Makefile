@@ -4,13 +4,13 @@ CARGO ?= cargo
 DIST ?= bookworm
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-device lint docs bench bench-peers bench-verbs fresh clean
+.PHONY: help setup build demo demo-members test test-device lint docs bench bench-peers bench-verbs fresh clean
 
 help: ## list the targets
 	@echo "qcast: reliable publish/subscribe over RDMA unreliable datagrams"
 	@echo
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target text; do \
-		printf '  make %-12s %s\n' "$$target" "$$text"; done
+		printf '  make %-13s %s\n' "$$target" "$$text"; done
 
 setup: ## install what a build needs (Debian 12, 13, Ubuntu 24.04; root or sudo)
 	@scripts/setup
@@ -20,6 +20,9 @@ build: setup ## build the release binary, target/release/qcast
 
 demo: build ## send a real file through induced loss to three subscribers, and to one with another key
 	@scripts/demo
+
+demo-members: build ## show eight members see each other come, freeze, die, come again and leave, in time
+	@scripts/demo-members
 
 test: ## run every check; `scripts/test --list` names the stages, `scripts/test STAGE` runs one
 	@scripts/test

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::{Gid, QKey, group_address, group_address_v6};
+use qcast_proto::membership::{Profile, ProfileError};
 use qcast_proto::node::{CONTROL_GROUP, GroupCounters, GroupId};
 use qcast_proto::wire::control::{MAX_NAME, is_sound_name};
 
@@ -48,6 +49,9 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.node.runtime().look(|engine| engine.leave(self.id)).is_some() {
+            // The farewell leaves before this returns: the process may end with it. It is due once what was said
+            // before has been sent.
+            self.node.runtime().turn_now();
             self.node.runtime().turn_now();
         }
     }
@@ -88,6 +92,25 @@ impl Group {
     pub fn counters(&self) -> GroupCounters {
         let id = self.inner.id;
         self.inner.node.runtime().look(|engine| engine.group_counters(id)).unwrap_or_default()
+    }
+
+    /// Leaves the group, and waits until the other members were told: some 50 ms. Dropping the last handle leaves
+    /// it too, without the wait; a process that ends right after it may be taken for failed if that first
+    /// word is lost.
+    ///
+    /// Says whether the group was left: while another handle, a publisher, a subscriber or a listener of it is
+    /// there, it is not.
+    pub fn leave(self) -> bool {
+        let (node, id) = (self.inner.node.clone(), self.inner.id);
+        let Some(inner) = Arc::into_inner(self.inner) else { return false };
+        drop(inner);
+        let deadline = runtime::instant() + LEAVING;
+        while node.runtime().engine().has_group(id) && runtime::instant() < deadline {
+            // A manual node is driven by this.
+            node.runtime().turn_now();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Moves the group's queue pair to ERR behind the node's back, as an adapter does that fails: for tests and
@@ -151,6 +174,9 @@ impl Group {
     }
 }
 
+/// How long [`Group::leave`] waits at most.
+const LEAVING: Duration = Duration::from_secs(1);
+
 /// A group that sends nothing. See [`Group::drain`].
 #[derive(Debug)]
 #[must_use = "the group sends again when this is dropped"]
@@ -203,12 +229,14 @@ pub struct GroupBuilder {
     secret: Vec<u8>,
     mgid: Option<IpAddr>,
     timeout: Duration,
+    profile: Profile,
 }
 
 impl GroupBuilder {
     pub(crate) fn new(node: Node, name: String) -> Self {
         let timeout = Duration::from_secs(5);
-        Self { node, name, qkey: None, secret: Vec::new(), mgid: None, timeout }
+        let (secret, profile) = (Vec::new(), Profile::default());
+        Self { node, name, qkey: None, secret, mgid: None, timeout, profile }
     }
 
     /// The group's queue key, instead of one that follows from its name and secret.
@@ -236,6 +264,14 @@ impl GroupBuilder {
         self
     }
 
+    /// Something that members are to know of this one, as a key and a value: at most
+    /// [`MAX_PAIRS`](qcast_proto::membership::MAX_PAIRS) of [`MAX_METADATA`](qcast_proto::membership::MAX_METADATA) bytes in
+    /// all. Who it is they know from the node's name.
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.profile.metadata.push((key.into(), value.into()));
+        self
+    }
+
     /// Joins the group. Blocks until the join has ended.
     ///
     /// # Errors
@@ -244,6 +280,7 @@ impl GroupBuilder {
         if self.name.is_empty() || !is_sound_name(&self.name) {
             return Err(JoinError::Name(self.name));
         }
+        self.profile.check().map_err(JoinError::Metadata)?;
         if self.name == CONTROL_GROUP {
             return Err(JoinError::Reserved);
         }
@@ -252,7 +289,8 @@ impl GroupBuilder {
             IpAddr::V6(_) => IpAddr::V6(group_address_v6(&self.name)),
         });
         let qkey = self.qkey.unwrap_or_else(|| QKey::derive(&self.name, &self.secret));
-        let setup = GroupSetup { name: self.name.clone(), mgid: Gid::from(mgid), qkey };
+        let (name, profile) = (self.name.clone(), self.profile);
+        let setup = GroupSetup { name, mgid: Gid::from(mgid), qkey, profile };
         let runtime = self.node.runtime();
         runtime.check()?;
         let ticket = {
@@ -289,6 +327,9 @@ pub enum JoinError {
         "{0:?} cannot be a group's name; give 1 to {MAX_NAME} bytes without control characters"
     )]
     Name(String),
+    /// The metadata breaks a bound.
+    #[error(transparent)]
+    Metadata(ProfileError),
     /// The name is the control group's.
     #[error(
         "{CONTROL_GROUP:?} is the name of the control group, which every node is in; use another"

@@ -28,7 +28,7 @@
 //!
 //! # Features
 //! * `verbs` (default): real RDMA devices, through libibverbs and librdmacm.
-//! * `async`: [`Subscriber`] is a `futures_core::Stream`.
+//! * `async`: [`Subscriber`], [`ViewChanges`] and the like are `futures_core::Stream`s.
 //!
 //! # Threads
 //! Handles may be used from any thread. A [`Publisher`] and a [`Subscriber`] are each for one thread at
@@ -50,6 +50,7 @@ pub mod engine;
 mod event;
 mod group;
 mod listener;
+mod membership;
 mod node;
 mod publisher;
 mod runtime;
@@ -64,8 +65,10 @@ pub use discovery::{AnnounceError, Announcement, BrowseError, Browser, ResolveEr
 pub use engine::control::{AnnouncementEvent, ServiceEvent};
 pub use engine::event::{NodeEvent, Trouble};
 pub use engine::journal::JournalEntry;
+pub use engine::members::ViewChange;
 pub use event::NodeEvents;
 pub use group::{DrainError, Drained, Group, GroupBuilder, JoinError};
+pub use membership::ViewChanges;
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
@@ -73,6 +76,9 @@ pub use qcast_proto::addr::{NodeId, QKey, QKeyError, Sequence};
 pub use qcast_proto::diagnosis::{DiagnosisCounters, Noticed, PathDifference, SeenGroup};
 pub use qcast_proto::discovery::{
     DiscoveryCounters, Found as FoundService, Owner as ServiceOwner, Service, ServiceError,
+};
+pub use qcast_proto::membership::{
+    Member, MemberEvent, MemberInfo, MemberState, ProfileError, Role, View,
 };
 pub use qcast_proto::node::{GroupCounters, StreamStats};
 pub use qcast_proto::publish::{

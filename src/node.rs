@@ -10,7 +10,9 @@ use std::time::Duration;
 use qcast_proto::addr::{Domain, Gid, NodeId};
 use qcast_proto::diagnosis::DiagnosisCounters;
 use qcast_proto::discovery::DiscoveryCounters;
+use qcast_proto::membership::{MAX_HOST, MembershipConfig};
 use qcast_proto::node::NodeConfig;
+use qcast_proto::time::Instant;
 use qcast_proto::wire::control::is_sound_name;
 
 use crate::device::fault::FaultPlan;
@@ -157,6 +159,12 @@ impl Node {
         // The last handle of the runtime: the device goes with it.
         drop(inner);
         ended
+    }
+
+    /// The time on the node's clock, which is what times such as
+    /// [`Member::heard`](crate::Member::heard) are told by. It starts with the node.
+    pub fn now(&self) -> Instant {
+        self.runtime().now()
     }
 
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
@@ -315,6 +323,8 @@ impl NodeBuilder {
         let id = if explicit { NodeId::of_name(&name) } else { NodeId(rng.u128(..)) };
         let mut node = NodeConfig::new(id, runtime::incarnation(), name.clone());
         node.domain = self.domain;
+        node.host = host_name();
+        node.membership = Some(MembershipConfig::default());
         if let Some(frames) = self.receive_window {
             node.receive_window = frames.max(1);
         }
@@ -394,10 +404,18 @@ pub enum PollError {
     ForkedChild(#[from] ForkedChild),
 }
 
+/// With the process number this is below the limit of a name.
 fn default_name() -> String {
+    format!("{}:{}", host_name(), std::process::id())
+}
+
+fn host_name() -> String {
     let host = nix::unistd::gethostname().ok().and_then(|h| h.into_string().ok());
     let host = host.unwrap_or_else(|| "node".into());
-    // A host name has at most 64 bytes; with the process number that is below the limit of a name.
-    let name: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
-    format!("{name}:{}", std::process::id())
+    let mut name: String = host.chars().filter(|c| !c.is_control()).collect();
+    // Linux has none that is longer.
+    while name.len() > MAX_HOST {
+        name.pop();
+    }
+    name
 }

@@ -17,6 +17,7 @@ pub mod addr;
 pub mod buf;
 pub mod diagnosis;
 pub mod discovery;
+pub mod membership;
 pub mod node;
 pub mod publish;
 pub mod qp;

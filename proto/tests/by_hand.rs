@@ -90,7 +90,7 @@ impl Hand {
     fn seeded(seed: u64) -> Self {
         let mut node = Node::new(Instant::ZERO, NodeConfig::new(NodeId(1), 1, "n"), seed);
         node.supply((0..8).map(|_| HeapFrame::new(MTU)));
-        let group = node.join("g", addr(1));
+        let group = node.join(Instant::ZERO, "g", addr(1));
         Self { node, group, now: Instant::ZERO }
     }
 
@@ -273,7 +273,7 @@ fn other_domains_and_groups_are_not_heard() {
 #[test]
 fn sessions_differ_and_stream_numbers_are_used_once() {
     let mut hand = Hand::new();
-    let other = hand.node.join("g", addr(1));
+    let other = hand.node.join(Instant::ZERO, "g", addr(1));
     let mut open =
         |group| hand.node.open_publisher(Instant::ZERO, group, PublisherConfig::default()).unwrap();
     let (a, first) = open(hand.group);

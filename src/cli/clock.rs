@@ -1,6 +1,6 @@
 //! The clock of the command line: pacing, progress and deadlines that a user asked for.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What time it is.
 #[expect(
@@ -9,6 +9,22 @@ use std::time::{Duration, Instant};
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The time of the wall's clock since 1970: for events that are compared between processes.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what is told is dated by the clock that others read too; nothing is decided by it"
+)]
+pub(crate) fn unix() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The time of day (UTC) with milliseconds.
+pub(crate) fn time_of_day(unix: Duration) -> String {
+    let seconds = unix.as_secs() % 86400;
+    let (hour, minute) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hour:02}:{minute:02}:{:02}.{:03}", seconds % 60, unix.subsec_millis())
 }
 
 /// Something that is due again and again, and skips what was missed.

@@ -52,7 +52,7 @@ impl Happenings {
 }
 
 /// The object of an event that is told.
-fn object(event: &NodeEvent) -> Option<Value> {
+pub(crate) fn object(event: &NodeEvent) -> Option<Value> {
     let member = |m: &Noticed| json!({ "name": m.name, "node": m.node.to_string(), "address": m.address.gid.ip() });
     let check = |check: &u8| format!("{check:02x}");
     Some(match event {

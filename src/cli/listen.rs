@@ -23,6 +23,11 @@ impl Teller {
         Self { notes: Notes::default(), json }
     }
 
+    /// Whether objects are wanted instead of sentences.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
     /// Tells one thing, in whichever form is wanted.
     pub(crate) fn tell(
         &self,

@@ -7,6 +7,7 @@
 mod announce;
 mod bench;
 mod browse;
+mod chat;
 mod clock;
 mod completions;
 mod decode;
@@ -16,7 +17,9 @@ mod groups;
 mod happenings;
 mod incoming;
 mod input;
+mod join;
 mod listen;
+mod members;
 mod options;
 mod outgoing;
 mod output;
@@ -24,6 +27,7 @@ mod process;
 mod publish;
 mod receive;
 mod send;
+mod shown;
 mod signals;
 mod sim;
 mod subscribe;
@@ -55,6 +59,9 @@ enum Command {
     Sub(subscribe::SubArgs),
     Send(send::SendArgs),
     Receive(receive::ReceiveArgs),
+    Members(members::MembersArgs),
+    Join(join::JoinArgs),
+    Chat(chat::ChatArgs),
     Decode(decode::DecodeArgs),
     Announce(announce::AnnounceArgs),
     Browse(browse::BrowseArgs),
@@ -86,6 +93,9 @@ fn run(cli: Cli) -> Outcome {
         Command::Sub(args) => subscribe::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Receive(args) => receive::run(&args),
+        Command::Members(args) => members::run(&args),
+        Command::Join(args) => join::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Decode(args) => decode(&args),
         Command::Announce(args) => announce::run(&args),
         Command::Browse(args) => browse::run(&args),

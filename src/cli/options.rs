@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use qcast::{DeviceSpec, FaultPlan, Group, Node, Progress, QKey};
+use qcast::{DeviceSpec, FaultPlan, Group, JoinError, Node, NodeBuilder, Progress, QKey};
 
 use super::exit::{Chain, Failure};
+use super::output::Traces;
 use super::values;
 
 /// Which device, and who this is.
@@ -47,6 +48,12 @@ pub(crate) struct NodeOptions {
     pub(crate) no_control: bool,
 }
 
+/// Receives of an observer: what some thousand members say in a second.
+const OBSERVER_SRQ: usize = 1024;
+
+/// It follows no stream.
+const OBSERVER_WINDOW: usize = 16;
+
 impl NodeOptions {
     /// Refuses `--no-control` to a command that is nothing without it.
     pub(crate) fn needs_control(&self, command: &str) -> Result<(), Failure> {
@@ -60,18 +67,30 @@ impl NodeOptions {
 
     /// Opens the node.
     pub(crate) fn open(&self, progress: Progress) -> Result<Node, Failure> {
+        self.open_as(self.builder().progress(progress))
+    }
+
+    /// Opens a node that only sees who is there: it needs room for no streams.
+    pub(crate) fn open_observer(&self) -> Result<Node, Failure> {
+        self.open_as(self.builder().srq_depth(OBSERVER_SRQ).receive_window(OBSERVER_WINDOW))
+    }
+
+    fn builder(&self) -> NodeBuilder {
         let mut builder = Node::builder()
             .device(self.device.clone())
             .domain(self.domain)
             .fault(self.fault)
-            .control(!self.no_control)
-            .progress(progress);
+            .control(!self.no_control);
         if let Some(name) = &self.name {
             builder = builder.name(name.clone());
         }
         if let Some(journal) = &self.journal {
             builder = builder.journal(journal);
         }
+        builder
+    }
+
+    fn open_as(&self, builder: NodeBuilder) -> Result<Node, Failure> {
         builder.open().map_err(|error| {
             Failure::environment(format_args!(
                 "cannot open device {}: {}",
@@ -87,22 +106,45 @@ impl NodeOptions {
 #[command(next_help_heading = "Group")]
 pub(crate) struct GroupOptions {
     /// The group's name: all who give the same name (and key) hear each other
-    #[arg(long, short, value_name = "NAME", value_parser = values::group)]
+    #[arg(long, short, value_name = "NAME", env = GROUP_VARIABLE, value_parser = values::group)]
     pub(crate) group: String,
 
+    #[command(flatten)]
+    keys: KeyOptions,
+}
+
+/// Which group, for commands that are about a group itself.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Group")]
+pub(crate) struct NamedGroup {
+    /// The group's name: all who give the same name (and key) are members of one group
+    #[arg(value_name = "GROUP", env = GROUP_VARIABLE, value_parser = values::group)]
+    pub(crate) group: String,
+
+    #[command(flatten)]
+    keys: KeyOptions,
+}
+
+/// A group's key and address.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Group")]
+struct KeyOptions {
     /// The group's QKey, a number from 0x1 to 0x7fffffff [default: derived from the group's name]
     #[arg(long, value_name = "KEY", conflicts_with = "secret_file")]
-    pub(crate) qkey: Option<QKey>,
+    qkey: Option<QKey>,
 
     /// Derive the QKey from the group's name and the secret in this file (its last line end does not
     /// count); QCAST_SECRET holds the secret itself
     #[arg(long, value_name = "FILE")]
-    pub(crate) secret_file: Option<PathBuf>,
+    secret_file: Option<PathBuf>,
 
     /// The group's multicast address [default: derived from the group's name, in 239.192.0.0/14]
     #[arg(long, value_name = "ADDR", value_parser = values::mgid)]
-    pub(crate) mgid: Option<IpAddr>,
+    mgid: Option<IpAddr>,
 }
+
+/// Where the group's name may stand.
+const GROUP_VARIABLE: &str = "QCAST_GROUP";
 
 /// Where the secret may stand when neither `--qkey` nor `--secret-file` is given.
 const SECRET_VARIABLE: &str = "QCAST_SECRET";
@@ -113,12 +155,45 @@ const MAX_SECRET: u64 = 64 << 10;
 impl GroupOptions {
     /// The key, read before any device is opened.
     pub(crate) fn key(&self) -> Result<Key, Failure> {
-        Key::of(self.qkey, self.secret_file.as_deref())
+        self.keys.key()
     }
 
     /// Joins the group.
     pub(crate) fn join(&self, node: &Node, key: &Key) -> Result<Group, Failure> {
-        let mut builder = node.group(&self.group);
+        self.keys.join(node, &self.group, key, &[])
+    }
+}
+
+impl NamedGroup {
+    /// The key, read before any device is opened.
+    pub(crate) fn key(&self) -> Result<Key, Failure> {
+        self.keys.key()
+    }
+
+    /// Joins the group, with this for the others to know.
+    pub(crate) fn join(
+        &self,
+        node: &Node,
+        key: &Key,
+        metadata: &[(String, String)],
+    ) -> Result<Group, Failure> {
+        self.keys.join(node, &self.group, key, metadata)
+    }
+}
+
+impl KeyOptions {
+    fn key(&self) -> Result<Key, Failure> {
+        Key::of(self.qkey, self.secret_file.as_deref())
+    }
+
+    fn join(
+        &self,
+        node: &Node,
+        group: &str,
+        key: &Key,
+        metadata: &[(String, String)],
+    ) -> Result<Group, Failure> {
+        let mut builder = node.group(group);
         match key {
             Key::Default => {}
             Key::QKey(qkey) => builder = builder.qkey(*qkey),
@@ -127,14 +202,16 @@ impl GroupOptions {
         if let Some(mgid) = self.mgid {
             builder = builder.mgid(mgid);
         }
+        for (key, value) in metadata {
+            builder = builder.metadata(key, value);
+        }
         builder.join().map_err(|error| {
+            if let JoinError::Metadata(error) = &error {
+                return Failure::usage(format_args!("--meta: {error}"));
+            }
             let derived_is_ipv4 = self.mgid.is_none() && node.device().gid.ip().is_ipv6();
             let hint = if derived_is_ipv4 { "; give an IPv6 --mgid, such as ff15::7" } else { "" };
-            Failure::environment(format_args!(
-                "cannot join group {}: {}{hint}",
-                self.group,
-                Chain(&error)
-            ))
+            Failure::environment(format_args!("cannot join group {group}: {}{hint}", Chain(&error)))
         })
     }
 }
@@ -220,7 +297,7 @@ pub(crate) fn trace(verbose: u8) -> Result<(), Failure> {
     };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(Traces::default)
         .with_target(verbose > 1)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .init();

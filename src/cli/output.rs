@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Stdout, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::exit::Failure;
@@ -90,6 +91,49 @@ impl Notes {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Where traces go: standard error, unless a screen is shown there; then they wait for its end.
+#[derive(Debug, Default)]
+pub(crate) struct Traces(());
+
+/// What waits, while it does.
+static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// The most that waits.
+const MAX_HELD: usize = 64 << 10;
+
+impl Traces {
+    /// From here on traces wait.
+    pub(crate) fn hold() {
+        HELD.lock().get_or_insert_default();
+    }
+
+    /// Writes what has waited; from here on nothing does.
+    pub(crate) fn release() {
+        if let Some(held) = HELD.lock().take() {
+            // Nobody can be told that standard error is closed.
+            let _ = io::stderr().write_all(&held);
+        }
+    }
+}
+
+impl Write for Traces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *HELD.lock() {
+            Some(held) => {
+                if held.len() + bytes.len() <= MAX_HELD {
+                    held.extend_from_slice(bytes);
+                }
+                Ok(bytes.len())
+            }
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

@@ -126,6 +126,20 @@ impl Process {
         }
     }
 
+    /// The next object that the process has reported, if there is one. Never waits.
+    ///
+    /// # Errors
+    /// As [`Process::next`].
+    pub(crate) fn try_next(&mut self) -> Result<Option<Value>, Failure> {
+        if self.interrupt.is_asked() {
+            return Err(Failure::failed("interrupted"));
+        }
+        let Ok(line) = self.lines.try_recv() else { return Ok(None) };
+        serde_json::from_str(&line).map(Some).map_err(|error| {
+            Failure::failed(format_args!("{} reported {line:?}: {error}", self.role))
+        })
+    }
+
     /// The next report with this `event`; others are passed over.
     ///
     /// # Errors
@@ -178,7 +192,8 @@ impl Process {
         self.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
             // It has not been waited for, so the number is still its own; it may have ended already.
             let _ = kill(Pid::from_raw(pid), signal);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
 use super::exit::{Exit, Failure};
@@ -25,6 +25,21 @@ impl Interrupt {
                 })?;
         }
         Ok(Self(asked))
+    }
+
+    /// `SIGHUP` and `SIGQUIT` ask for the same: a screen is to be put right again, whatever ends it.
+    pub(crate) fn by_any(&self) -> Result<(), Failure> {
+        for signal in [SIGHUP, SIGQUIT] {
+            flag::register(signal, Arc::clone(&self.0)).map_err(|error| {
+                Failure::environment(format_args!("cannot handle signals: {error}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Asks for an end as a signal does.
+    pub(crate) fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 
     /// Whether a signal came.

@@ -28,6 +28,13 @@ pub(crate) fn group(text: &str) -> Result<String, String> {
     name(text)
 }
 
+/// A key and a value that members are to know.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    let (key, value) = pair.ok_or("give KEY=VALUE, such as rack=7")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 /// The address of a multicast group (case 45).
 pub(crate) fn mgid(text: &str) -> Result<IpAddr, String> {
     let ip: IpAddr = text
@@ -136,6 +143,15 @@ mod tests {
         assert!(name("").unwrap_err().contains("empty"));
         assert!(name(&"x".repeat(97)).unwrap_err().contains("97"));
         assert!(name("a\nb").unwrap_err().contains("control"));
+    }
+
+    #[test]
+    fn pairs() {
+        assert_eq!(pair("k=v=w"), Ok(("k".to_owned(), "v=w".to_owned())));
+        assert_eq!(pair("k="), Ok(("k".to_owned(), String::new())));
+        for bad in ["", "k", "=v"] {
+            assert!(pair(bad).unwrap_err().contains("rack=7"), "{bad}");
+        }
     }
 
     #[test]

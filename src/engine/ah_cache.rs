@@ -154,6 +154,18 @@ impl AhCache {
         self.failed.clear();
     }
 
+    /// A peer is gone: its handle makes room, unless a send uses it.
+    pub(super) fn forget(&mut self, device: &mut dyn Device, peer: &AhAttrs) {
+        self.failed.remove(peer);
+        if let Some(&at) = self.by_peer.get(peer)
+            && self.entries[at].pins == 0
+            && self.entries[at].ready
+        {
+            self.stats.evictions += 1;
+            self.destroy(device, at);
+        }
+    }
+
     fn evict(&mut self, device: &mut dyn Device) -> bool {
         let oldest = self
             .entries

@@ -151,8 +151,12 @@ impl Engine {
             IpAddr::V4(_) => IpAddr::V4(group_address(CONTROL_GROUP)),
             IpAddr::V6(_) => IpAddr::V6(group_address_v6(CONTROL_GROUP)),
         };
-        let setup =
-            GroupSetup { name: CONTROL_GROUP.into(), mgid: Gid::from(mgid), qkey: control_qkey() };
+        let setup = GroupSetup {
+            name: CONTROL_GROUP.into(),
+            mgid: Gid::from(mgid),
+            qkey: control_qkey(),
+            profile: qcast_proto::membership::Profile::default(),
+        };
         match self.start_join(setup, now + JOIN_PATIENCE) {
             Ok(ticket) => self.control.ticket = Some(ticket),
             Err(error) => self.control_failed(now, &error.to_string()),

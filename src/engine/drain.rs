@@ -5,11 +5,9 @@
 //! moved to SQD, where it receives and sends nothing. (SQD alone would not do: sends that were posted and not begun
 //! stay in it until RTS.)
 
-use std::collections::BTreeMap;
-
 use qcast_proto::node::GroupId;
 use qcast_proto::qp::{QpAttrs, QpState};
-use qcast_proto::time::{Duration, Instant};
+use qcast_proto::time::Instant;
 
 use super::Engine;
 use super::group::{EngineGroup, Walk};
@@ -27,12 +25,6 @@ pub(super) enum Drain {
     Drained,
 }
 
-/// Groups to be left once their publishers are closed and last words are said, and until when they may be.
-pub(super) type Leaving = BTreeMap<GroupId, Option<Instant>>;
-
-/// How long last words may take to leave the queue.
-const FAREWELL: Duration = Duration::from_millis(50);
-
 impl EngineGroup {
     /// Whether the protocol is not to give more to send.
     pub(super) fn is_draining(&self) -> bool {
@@ -40,7 +32,7 @@ impl EngineGroup {
     }
 
     /// Whether nothing is on its way out.
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && self.posted == 0
     }
 }
@@ -99,41 +91,5 @@ impl Engine {
             }
             g.drain = Drain::Drained;
         }
-    }
-
-    /// Leaves a group once its publishers are closed and what they and subscribers last say is sent.
-    pub(crate) fn leave(&mut self, group: GroupId) {
-        self.node.part(group);
-        self.leaving.entry(group).or_insert(None);
-    }
-
-    /// Leaves those groups that have nothing to say any more. One whose last words do not leave is left without.
-    pub(super) fn leave_groups(&mut self, now: Instant) {
-        let mut left = Vec::new();
-        for (id, deadline) in &mut self.leaving {
-            if self.publishers.values().any(|p| p.group == *id) {
-                continue;
-            }
-            let Some(g) = self.groups.get_mut(id) else {
-                left.push(*id);
-                continue;
-            };
-            let deadline = deadline.get_or_insert_with(|| {
-                g.drains += 1;
-                g.drain = if g.drain == Drain::No { Drain::Draining } else { g.drain };
-                now + FAREWELL
-            });
-            if g.drain == Drain::Drained || g.attached.is_none() || *deadline <= now {
-                left.push(*id);
-            }
-        }
-        for id in left {
-            self.leaving.remove(&id);
-            self.leave_group(id);
-        }
-    }
-
-    pub(super) fn next_leave(&self) -> Option<Instant> {
-        self.leaving.values().flatten().min().copied()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use qcast_proto::addr::{Gid, Psn, QKey};
+use qcast_proto::membership::Profile;
 use qcast_proto::node::{CONTROL_GROUP, FrameToken, GroupId, Node};
 use qcast_proto::qp::{Attr, Path, QpAttrs, QpState, QpType, UdSetup, reset_walk, walk_to_rts};
 use qcast_proto::time::Instant;
@@ -21,6 +22,8 @@ pub(crate) struct GroupSetup {
     pub(crate) name: String,
     pub(crate) mgid: Gid,
     pub(crate) qkey: QKey,
+    /// What members see from the first word on.
+    pub(crate) profile: Profile,
 }
 
 /// A joined group.
@@ -134,7 +137,10 @@ impl Engine {
         let id = if setup.name == CONTROL_GROUP {
             self.node.join_control(now, address)
         } else {
-            let id = self.node.join(&setup.name, address);
+            let id = self.node.join(now, &setup.name, address);
+            if let Err(error) = self.node.set_profile(id, setup.profile.clone()) {
+                tracing::warn!(group = setup.name, %error, "members see no metadata");
+            }
             self.describe(now, id, &setup);
             id
         };
@@ -194,6 +200,7 @@ impl Engine {
     /// Leaves a group at once: exactly what was joined is left, then the queue pair is destroyed.
     pub(crate) fn leave_group(&mut self, id: GroupId) {
         self.node.leave(id);
+        self.close_members(id);
         let Some(mut g) = self.groups.remove(&id) else { return };
         for wr in g.queue.drain(..) {
             self.ah.unpin(wr.ah);

@@ -101,6 +101,7 @@ impl Engine {
         let mut wakers = self.take_wakers();
         wakers.extend(self.subscribers.values().filter_map(|s| s.outlet.close()));
         self.events.close(&mut wakers);
+        self.member_feeds.values_mut().for_each(|feed| feed.close(&mut wakers));
         self.close_control();
         wakers.append(&mut self.wakers);
         for p in self.publishers.values() {
@@ -194,7 +195,7 @@ impl Engine {
     }
 
     /// Hands events to whom they are for. Says whether a subscriber got any.
-    pub(super) fn hand_out(&mut self) -> bool {
+    pub(super) fn hand_out(&mut self, now: Instant) -> bool {
         while let Some(event) = self.node.poll_event() {
             let (subscriber, item) = match event {
                 Event::Frame { subscriber, key, sequence, frame } => {
@@ -219,6 +220,14 @@ impl Engine {
                 }
                 Event::Discovery(event) => {
                     self.tell_discovery(event);
+                    continue;
+                }
+                Event::Member { group, event, version } => {
+                    self.view_changed(now, group, event, version);
+                    continue;
+                }
+                Event::Rejoin { group } => {
+                    self.rejoining.push(group);
                     continue;
                 }
                 _ => continue,

@@ -13,7 +13,9 @@ mod group;
 mod handles;
 pub mod journal;
 pub(crate) mod lease;
+mod leave;
 pub(crate) mod loss;
+pub(crate) mod members;
 pub(crate) mod outlet;
 mod recovery;
 mod repair_times;
@@ -40,7 +42,6 @@ use crate::device::{
 };
 pub use ah_cache::AhStats;
 use ah_cache::{AhCache, Lookup};
-use drain::Leaving;
 use event::NodeEvent;
 use feed::{Feed, FeedQueue};
 use group::{EngineGroup, Joining};
@@ -48,7 +49,9 @@ pub(crate) use group::{GroupSetup, JoinFailure, JoinOutcome};
 use handles::{Publisher, Subscriber};
 use journal::Journal;
 use lease::{Lease, RecvPool};
+use leave::Leaving;
 use loss::{Absence, Reopen};
+use members::MemberFeeds;
 pub use recovery::RecoveryStats;
 pub use repair_times::RepairTimes;
 use trouble::{KeyWatch, PortWatch};
@@ -99,6 +102,8 @@ pub struct Engine {
     control: control::Control,
     joined: Vec<(u64, JoinOutcome)>,
     leaving: Leaving,
+    /// Groups to be joined anew.
+    rejoining: Vec<GroupId>,
     publishers: BTreeMap<PublisherId, Publisher>,
     subscribers: BTreeMap<SubscriberId, Subscriber>,
     /// Frames for peers whose address is being resolved.
@@ -107,6 +112,7 @@ pub struct Engine {
     /// Tasks to be woken after the turn.
     wakers: Vec<Waker>,
     events: Feed<NodeEvent>,
+    member_feeds: MemberFeeds,
     freed: Vec<SendBuf>,
     next_ticket: u64,
     drops_seen: u64,
@@ -207,12 +213,14 @@ impl Engine {
             control: control::Control::default(),
             joined: Vec::new(),
             leaving: Leaving::new(),
+            rejoining: Vec::new(),
             publishers: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             waiting: Waiting::new(config.control_frames / 2),
             completions: Vec::with_capacity(RECV_BUDGET),
             wakers: Vec::new(),
             events: Feed::new(MAX_EVENTS),
+            member_feeds: MemberFeeds::new(),
             freed: Vec::new(),
             next_ticket: 0,
             drops_seen: 0,
@@ -324,10 +332,11 @@ impl Engine {
             self.node.handle_timeout(now);
         }
         more |= self.send(now);
-        let handed = self.hand_out();
+        let handed = self.hand_out(now);
         self.report(now);
         self.watch_keys(now);
         self.drain();
+        self.join_anew(now);
         self.leave_groups(now);
         more |= self.device.arm() == Armed::Again;
         Turn { more, handed, next: self.next_deadline(now) }

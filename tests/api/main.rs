@@ -10,6 +10,7 @@ mod groups;
 mod keys;
 mod lifecycle;
 mod manual;
+mod membership;
 mod messages;
 mod rig;
 mod services;

@@ -32,7 +32,7 @@ pub(crate) fn group(test: &str) -> String {
 pub(crate) fn qcast(args: &[&str]) -> Command {
     let mut command = Command::new(QCAST);
     command.args(args);
-    for name in ["QCAST_DEVICE", "QCAST_FAULT", "QCAST_SECRET", "RUST_LOG"] {
+    for name in ["QCAST_DEVICE", "QCAST_FAULT", "QCAST_GROUP", "QCAST_SECRET", "RUST_LOG"] {
         command.env_remove(name);
     }
     command
@@ -149,6 +149,9 @@ impl Run {
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
+        // It may write more than a pipe holds.
+        self.stdout.lines();
+        self.stderr.lines();
         let status = self.wait();
         let deadline = self.deadline;
         Ended {

@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod bench;
+mod deploy;
 mod files;
 mod harness;
+mod members;
 mod pubsub;
 mod services;
 mod sim;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use crate::harness::{Folder, Run, group, qcast, run};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 16] = [
     "pub",
     "sub",
     "send",
@@ -14,6 +14,9 @@ const COMMANDS: [&str; 13] = [
     "browse",
     "resolve",
     "groups",
+    "members",
+    "join",
+    "chat",
     "bench",
     "sim",
     "demo",
@@ -33,6 +36,7 @@ fn help_is_for_newcomers() {
     for command in ["throughput", "latency", "raw", "floors"] {
         run(&["bench", command, "--help"]).expect(0);
     }
+    run(&["demo", "members", "--help"]).expect(0);
     let version = run(&["--version"]).expect(0);
     assert_eq!(version.stdout, [concat!("qcast ", env!("CARGO_PKG_VERSION"))]);
 }
@@ -106,6 +110,17 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["bench", "raw", "--size", "65508"], "65507"),
         (&["bench", "latency", "--rate", "1e9", "--seconds", "100"], "requests"),
         (&["demo", "--loss", "110%"], "below 1"),
+        (&["demo", "members", "--members", "4"], "5..=64"),
+        (&["demo", "--loss", "0.1", "members"], "cannot be used with"),
+        (&["members"], "GROUP"),
+        (&["members", "x", "--settle", "1", "--watch"], "cannot be used with"),
+        (&["join", "a\nb"], "control characters"),
+        (&["join", "x", "--meta", "rack"], "KEY=VALUE"),
+        (&["join", "x", "--meta", "=7"], "KEY=VALUE"),
+        (&["join", "x", "--meta", "k=1", "--meta", "k=2"], "given twice"),
+        (&["join", "x", "--meta", "k=\u{1b}[2J"], "control character"),
+        (&["join", "x", "--meta", &format!("k={long}{long}{long}")], "at most"),
+        (&["chat", "x", "--name", ""], "empty"),
         (&["decode"], "FILE"),
         (&["completions", "cmd"], "bash"),
     ] {

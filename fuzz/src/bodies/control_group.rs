@@ -24,7 +24,7 @@ pub(super) fn hear(mut bytes: &[u8]) {
     let mut node: Hears = Node::new(now, NodeConfig::new(NodeId(7), 7, "node"), 1);
     node.supply((0..4).map(|_| HeapFrame::new(FRAME_HEADER + MAX_BODY)));
     let control = node.join_control(now, address(0));
-    let group = node.join("g", address(0));
+    let group = node.join(now, "g", address(0));
     let key = QKey::new_checked(5).expect("it is one");
     let mgid = [239, 192, 0, 1].into();
     node.describe(now, group, "g", Checks::of("g", key, PKey::DEFAULT, mgid, 4096));

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use qcast::device::fault::FaultPlan;
 use qcast::device::spec::DeviceSpec;
 use qcast::proto::addr::QKey;
+use qcast::proto::membership::{MAX_METADATA, MAX_PAIRS, MAX_WORD, Word};
 use qcast::proto::subscribe::TopicPattern;
 use qcast::proto::wire::control::{
     self, Announce, Gone, Heartbeat, MAX_RANGES, Nak, Released, Status,
@@ -22,6 +23,7 @@ use qcast::proto::wire::control::{
 use qcast::proto::wire::frame::{FRAME_HEADER, Frame, FrameKind, MAX_MESSAGE, Messages};
 use qcast::proto::wire::icrc::Icrc;
 use qcast::proto::wire::ip::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, Ip, Udp};
+use qcast::proto::wire::member;
 use qcast::proto::wire::notice::GroupNotice;
 use qcast::proto::wire::roce::{self, RoceDatagram};
 use qcast::proto::wire::service::{ServiceQuery, Services};
@@ -92,6 +94,28 @@ pub fn control(bytes: &[u8]) {
             end = first.checked_add(count.into()).expect("none leaves the numbers");
         }
     }
+    again!(member::Beacon, bytes);
+    again!(member::Probe, bytes);
+    again!(member::Roster, bytes);
+    again!(member::Digest, bytes);
+    for kind in [FrameKind::Beacon, FrameKind::Probe, FrameKind::Roster, FrameKind::Digest] {
+        word(kind, bytes);
+    }
+}
+
+/// What a member says: it is sound, and comes back when it is written and read again.
+fn word(kind: FrameKind, bytes: &[u8]) {
+    let Ok(word) = Word::decode(kind, bytes) else { return };
+    if let Word::Beacon(beacon) = &word
+        && let Some(info) = &beacon.info
+    {
+        assert!(control::is_sound_name(&info.name) && control::is_sound_name(&info.host));
+        let bytes: usize = info.metadata.iter().map(|(k, v)| k.len() + v.len()).sum();
+        assert!(info.metadata.len() <= MAX_PAIRS && bytes <= MAX_METADATA);
+    }
+    let mut out = [0; MAX_WORD];
+    let len = word.encode(&mut out).expect("it came from a body that fits");
+    assert_eq!(Word::decode(kind, &out[..len]).as_ref(), Ok(&word));
 }
 
 /// What a UDP datagram to the RoCEv2 port carries.

@@ -8,6 +8,7 @@ use qcast::proto::addr::{
     Domain, Gid, GroupTag, NodeId, PeerAddr, Qpn, Sequence, SessionId, StreamId,
 };
 use qcast::proto::buf::{HeapFrame, TxFrame};
+use qcast::proto::membership::MembershipConfig;
 use qcast::proto::node::{Event, GroupId, Node, NodeConfig, PublisherId, SubscriberId, To};
 use qcast::proto::publish::{FlowPolicy, Outbox, PublisherConfig};
 use qcast::proto::subscribe::{Notice, Reliability, Start, SubscriberConfig, TopicPattern};
@@ -16,6 +17,7 @@ use qcast::proto::wire::control::{
     self, Announce, Gone, Heartbeat, MAX_BODY, Nak, Released, Status,
 };
 use qcast::proto::wire::frame::{FRAME_HEADER, FrameHeader, FrameKind};
+use qcast::proto::wire::member;
 
 use super::operations::{Input, Operation};
 
@@ -35,7 +37,7 @@ const MAX_EARLIER: usize = 64;
 const MAX_SENT: usize = 20_000;
 const MAX_TURNS: usize = 5_000;
 
-const KINDS: [FrameKind; 9] = [
+const KINDS: [FrameKind; 13] = [
     FrameKind::Data,
     FrameKind::Fragment,
     FrameKind::Heartbeat,
@@ -45,6 +47,10 @@ const KINDS: [FrameKind; 9] = [
     FrameKind::Nak,
     FrameKind::Gone,
     FrameKind::Released,
+    FrameKind::Beacon,
+    FrameKind::Probe,
+    FrameKind::Roster,
+    FrameKind::Digest,
 ];
 const RELIABILITIES: [Reliability; 4] =
     [Reliability::Ordered, Reliability::Unordered, Reliability::BestEffort, Reliability::Latest];
@@ -97,9 +103,10 @@ impl Side {
         config.max_streams_per_peer = 4;
         config.max_unknown_per_peer = 2;
         config.backlog = 64;
+        config.membership = Some(MembershipConfig::default());
         let mut node = Node::new(Instant::ZERO, config, seed + n as u64);
         node.supply((0..CONTROL_FRAMES).map(|_| HeapFrame::new(MTU)));
-        let group = node.join("g", addr(n));
+        let group = node.join(Instant::ZERO, "g", addr(n));
         Self { node, group, address: addr(n), publishers: Vec::new(), subscribers: Vec::new() }
     }
 
@@ -450,7 +457,7 @@ impl Pair {
     }
 
     fn lie(&mut self, input: &mut Input<'_>) {
-        let kind = KINDS[2 + input.below(7)];
+        let kind = KINDS[2 + input.below(KINDS.len() - 2)];
         let header = self.forged_header(input, kind);
         let head = self.head(header);
         let mut out = [0; MAX_BODY];
@@ -505,10 +512,58 @@ impl Pair {
             FrameKind::Released => {
                 control::encode(&Released { node, waited_ms: input.number(9) }, &mut out)
             }
+            FrameKind::Beacon => control::encode(&beacon(input, node), &mut out),
+            FrameKind::Probe => {
+                let probe = member::Probe {
+                    node,
+                    incarnation: input.number(5),
+                    to: [1, 2, 3][input.below(3)],
+                    stamp: input.number32(7),
+                    suspect: input.flag(),
+                    unheard: input.flag(),
+                    detail: input.flag(),
+                };
+                control::encode(&probe, &mut out)
+            }
+            FrameKind::Roster => {
+                let entry = |input: &mut Input<'_>| member::Entry {
+                    node: input.number(3).into(),
+                    incarnation: input.number(5),
+                    address: addr(input.below(8)).into(),
+                };
+                let entries = (0..input.below(9)).map(|_| entry(input)).collect();
+                let (bucket, ask) = (input.byte(), input.flag());
+                control::encode(&member::Roster { node, bucket, ask, entries }, &mut out)
+            }
+            FrameKind::Digest => {
+                let sums = (0..64).map(|_| u32::from(input.byte())).collect();
+                control::encode(&member::Digest { node, sums }, &mut out)
+            }
             _ => Ok(0),
         };
         let Ok(len) = written else { return };
         self.strange(input, framed(header, &out[..len]));
+    }
+}
+
+fn beacon(input: &mut Input<'_>, node: u128) -> member::Beacon {
+    member::Beacon {
+        node,
+        incarnation: input.number(5),
+        at: input.number(1000),
+        interval_ms: input.number32(1000),
+        members: input.number32(2),
+        sum: input.number32(7),
+        fresh: input.flag(),
+        leaving: input.byte().is_multiple_of(8),
+        echo: input.flag().then(|| input.number32(1000)),
+        detail: input.flag().then(|| member::Detail {
+            name: "liar".into(),
+            host: ["", "h", "\u{7}"][input.below(3)].into(),
+            address: addr(input.below(8)).into(),
+            role: input.byte() % 5,
+            metadata: ["", "k\nv\n", "k"][input.below(3)].into(),
+        }),
     }
 }
 

@@ -150,7 +150,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
 
     /// Says on the control group that this node leaves a group. [`Node::leave`] does, too, but what it says
     /// leaves only with the next [`Node::poll_transmit`].
-    pub fn part(&mut self, group: GroupId) {
+    pub fn notice_leave(&mut self, group: GroupId) {
         self.control_group.diagnosis.leave(self.last_turn, group);
         self.control_group.look();
     }

@@ -6,6 +6,7 @@ use core::time::Duration;
 use crate::addr::{PeerAddr, Sequence};
 use crate::diagnosis::DiagnosisEvent;
 use crate::discovery::DiscoveryEvent;
+use crate::membership::MemberEvent;
 use crate::publish::PublisherEvent;
 use crate::subscribe::{Notice, StreamKey};
 
@@ -66,6 +67,21 @@ pub enum Event<R> {
     Repaired {
         /// How long it had been missing.
         waited: Duration,
+    },
+    /// Something about a member of a group.
+    Member {
+        /// The group.
+        group: GroupId,
+        /// What it is.
+        event: MemberEvent,
+        /// The version that the group's view has with it.
+        version: u64,
+    },
+    /// The group's multicast does not reach this node, or this node's does not reach the others, while
+    /// unicast does: leave the multicast group on the device and join it anew.
+    Rejoin {
+        /// The group.
+        group: GroupId,
     },
     /// Something about the members of a group.
     Diagnosis(DiagnosisEvent),

@@ -4,9 +4,10 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Event, NodeConfig, PublisherId, SubscriberId};
+use super::{Event, GroupId, NodeConfig, PublisherId, SubscriberId};
 use crate::addr::{GroupTag, NodeId, PeerAddr, SessionId};
 use crate::buf::RxFrame;
+use crate::membership::Membership;
 use crate::publish::PublishStream;
 use crate::subscribe::stream::{ReceiveStream, StreamStats, Subscription};
 use crate::subscribe::{Fate, Sharers, Speaker, StreamInfo, StreamKey, Upstream};
@@ -17,6 +18,7 @@ use crate::wire::frame::{Frame, FrameError, FrameHeader, FrameKind};
 /// One group. Fields are open to the node, which is its only user.
 #[derive(Debug)]
 pub(super) struct Group<T, R> {
+    pub(super) id: GroupId,
     pub(super) tag: GroupTag,
     pub(super) address: PeerAddr,
     pub(super) session: SessionId,
@@ -41,6 +43,7 @@ pub(super) struct Group<T, R> {
     pub(super) blocked: Option<Instant>,
     /// Reassembly of own messages, for subscriptions that want them.
     pub(super) own: super::transmit::OwnDelivery,
+    pub(super) members: Option<Membership>,
 }
 
 /// What a group dropped, and why.
@@ -83,8 +86,9 @@ pub(super) struct Input<'a, R> {
 }
 
 impl<T, R: RxFrame> Group<T, R> {
-    pub(super) fn new(tag: GroupTag, address: PeerAddr, session: SessionId) -> Self {
+    pub(super) fn new(id: GroupId, tag: GroupTag, address: PeerAddr, session: SessionId) -> Self {
         Self {
+            id,
             tag,
             address,
             session,
@@ -100,6 +104,7 @@ impl<T, R: RxFrame> Group<T, R> {
             hush: false,
             blocked: None,
             own: Default::default(),
+            members: None,
         }
     }
 
@@ -120,6 +125,9 @@ impl<T, R: RxFrame> Group<T, R> {
         }
         for s in self.streams.values_mut() {
             s.forgive(now, pause);
+        }
+        if let Some(members) = &mut self.members {
+            members.forgive(now, pause);
         }
     }
 
@@ -184,6 +192,12 @@ impl<T, R: RxFrame> Group<T, R> {
         }
         self.counters.frames += 1;
         self.hush = false;
+        if header.kind.is_of_members() {
+            if self.handle_word(input, &header, checked.body()).is_err() {
+                self.counters.malformed += 1;
+            }
+            return;
+        }
         if header.session == self.session {
             self.handle_own(input, &header, checked.body());
             return;
@@ -462,6 +476,7 @@ impl<T, R: RxFrame> Group<T, R> {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut VecDeque<Event<R>>) {
+        self.look_at_members(now, out);
         for p in self.publishers.values_mut() {
             p.handle_timeout(now);
         }
@@ -488,7 +503,8 @@ impl<T, R: RxFrame> Group<T, R> {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let publishers = self.publishers.values().filter_map(PublishStream::poll_timeout);
         let streams = self.streams.values().filter_map(ReceiveStream::poll_timeout);
-        publishers.chain(streams).min()
+        let members = self.members.as_ref().and_then(Membership::poll_timeout);
+        publishers.chain(streams).chain(members).min()
     }
 
     pub(super) fn poll_event(&mut self) -> Option<Event<R>> {

@@ -9,6 +9,7 @@
 mod control;
 mod event;
 mod group;
+mod members;
 mod transmit;
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -18,6 +19,7 @@ use core::time::Duration;
 
 use crate::addr::{Domain, GroupTag, NodeId, PeerAddr, Sequence, SessionId, StreamId};
 use crate::buf::{RxFrame, TxFrame};
+use crate::membership::{Membership, MembershipConfig};
 use crate::publish::{Hold, PublishStream, PublisherConfig, PublisherStats, Receiver};
 use crate::subscribe::stream::{ReceiveStream, Subscription};
 use crate::subscribe::{StreamInfo, SubscriberConfig};
@@ -40,6 +42,8 @@ pub struct NodeConfig {
     pub incarnation: u64,
     /// The name that peers show.
     pub name: String,
+    /// The host that it runs on, as members show it.
+    pub host: String,
     /// The deployment that it belongs to.
     pub domain: Domain,
     /// Frames of a stream that a subscriber keeps while an earlier one is missing: beyond it a publisher is
@@ -54,23 +58,28 @@ pub struct NodeConfig {
     pub max_streams_per_peer: usize,
     /// Of those, streams of one peer that are not described yet.
     pub max_unknown_per_peer: usize,
+    /// The pace and bounds of membership. Without it the node sends no beacons, has empty views, and
+    /// learns nothing of others but by their streams.
+    pub membership: Option<MembershipConfig>,
     /// Bytes that all streams together may keep: frames behind a gap, and pieces of messages that are not whole.
     pub max_kept: usize,
 }
 
 impl NodeConfig {
-    /// A node with this identity and name, and the default bounds.
+    /// A node with this identity and name and the default bounds, which takes no part in membership.
     pub fn new(id: NodeId, incarnation: u64, name: impl Into<String>) -> Self {
         Self {
             id,
             incarnation,
             name: name.into(),
+            host: String::new(),
             domain: Domain(0),
             receive_window: 1024,
             backlog: usize::MAX,
             max_streams: 1024,
             max_streams_per_peer: 256,
             max_unknown_per_peer: 16,
+            membership: None,
             max_kept: 256 << 20,
         }
     }
@@ -135,12 +144,17 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         self.control.extend(frames);
     }
 
-    /// Takes part in a group, in which this node is reached at `address`.
+    /// Takes part in a group, in which this node is reached at `address`. It is a member from now on.
     /// Requirements: `R-ID-2`.
-    pub fn join(&mut self, name: &str, address: PeerAddr) -> GroupId {
+    pub fn join(&mut self, now: Instant, name: &str, address: PeerAddr) -> GroupId {
         let id = GroupId(self.id());
         let session = SessionId(self.rng.u64(..));
-        self.groups.insert(id, Group::new(GroupTag::of(name), address, session));
+        let mut group = Group::new(id, GroupTag::of(name), address, session);
+        if let Some(config) = self.config.membership.clone() {
+            let own = members::own_info(&self.config, address);
+            group.members = Some(Membership::new(now, own, config, self.rng.u64(..)));
+        }
+        self.groups.insert(id, group);
         id
     }
 
@@ -151,11 +165,12 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         }
         if let Some(group) = self.groups.get_mut(&group) {
             group.readdress(now, address);
+            group.readdress_member(now, &mut self.events);
         }
     }
 
     /// Leaves a group, with all that is open in it, at once. To part in good order, close publishers
-    /// and subscribers first.
+    /// and subscribers first, and then [`part`](Self::part).
     pub fn leave(&mut self, group: GroupId) {
         self.control_group.leave(self.last_turn, group);
         self.groups.remove(&group);
@@ -181,7 +196,10 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
             session: g.session,
             sequence: Sequence(0),
         };
-        g.publishers.insert(id, PublishStream::new(now, g.session, stream, config));
+        let mut publisher = PublishStream::new(now, g.session, stream, config);
+        publisher.expect(g.subscribing_members());
+        g.publishers.insert(id, publisher);
+        g.note_role(now, &mut self.events);
         Some((id, header))
     }
 
@@ -199,6 +217,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         for g in self.groups.values_mut() {
             if let Some(p) = g.publishers.remove(&publisher) {
                 g.own.forget_stream(p.stream);
+                g.note_role(self.last_turn, &mut self.events);
             }
         }
     }
@@ -266,6 +285,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         };
         let g = self.groups.get_mut(&group)?;
         g.open_subscriber(now, subscription, &mut self.events);
+        g.note_role(now, &mut self.events);
         Some(id)
     }
 
@@ -273,6 +293,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn close_subscriber(&mut self, now: Instant, subscriber: SubscriberId) {
         for g in self.groups.values_mut() {
             g.close_subscriber(now, subscriber, &self.config, self.headroom);
+            g.note_role(now, &mut self.events);
         }
     }
 

@@ -75,6 +75,9 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
         if can_control && let Some(transmit) = self.poll_streams(now, id) {
             return Some(transmit);
         }
+        if can_control && let Some(transmit) = self.poll_members(now, id) {
+            return Some(transmit);
+        }
         let group = self.groups.get_mut(&id)?;
         let (mut at, run) = group.turn;
         if run >= RUN {

@@ -139,6 +139,24 @@ impl Flow {
         Some(gone)
     }
 
+    /// Removes a subscriber soon, unless it is heard of.
+    pub(crate) fn part_soon(
+        &mut self,
+        now: Instant,
+        timeout: Duration,
+        node: NodeId,
+        incarnation: u64,
+    ) {
+        self.table.part_soon(now, timeout, node, incarnation);
+    }
+
+    /// Removes a subscriber that is no member any more.
+    pub(crate) fn part(&mut self, node: NodeId, incarnation: u64) -> Option<Receiver> {
+        let gone = self.table.part(node, incarnation)?;
+        self.cached = None;
+        Some(gone)
+    }
+
     /// The first sequence that must not be sent.
     pub(crate) fn limit(&mut self) -> Sequence {
         self.marks().limit

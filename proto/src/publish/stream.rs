@@ -58,6 +58,8 @@ pub struct PublishStream<T> {
     /// equal frames to one destination is cheap on every device.
     run: u32,
     in_repairs: bool,
+    /// Subscribers that are expected, until those that are there have spoken.
+    expected: u32,
     stats: PublisherStats,
 }
 
@@ -119,6 +121,9 @@ const HELD_HEARTBEAT: Duration = Duration::from_millis(20);
 /// Answers to the question for a description that go one by one; more are answered by one to all.
 const UNICAST_ANNOUNCES: usize = 4;
 
+/// How long a new publisher expects the subscribers that its group's members are: statuses take that long.
+const EXPECTING: Duration = Duration::from_secs(1);
+
 /// A closing stream says so at least this often, for subscribers that are not waited for.
 const END_HEARTBEATS: u32 = 3;
 
@@ -151,6 +156,7 @@ impl<T> PublishStream<T> {
             parted: Vec::new(),
             run: 0,
             in_repairs: false,
+            expected: 0,
             stats: PublisherStats::default(),
         }
     }
@@ -323,14 +329,44 @@ impl<T> PublishStream<T> {
         self.flow.table.forgive(now, pause);
     }
 
+    /// A node is no member of the group any more, in this life: nobody waits for it.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part(&mut self, now: Instant, node: NodeId, incarnation: u64) {
+        if let Some(r) = self.flow.part(node, incarnation) {
+            self.lose(node, r);
+            self.trim();
+            self.check_closed(now);
+        }
+    }
+
+    /// A node said to the group that it leaves, in this life. What it said to this publisher before went another
+    /// way, and may still come: a last status tells more than that it is gone.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part_soon(&mut self, now: Instant, node: NodeId, incarnation: u64) {
+        let timeout = self.receiver_timeout();
+        self.flow.part_soon(now, timeout, node, incarnation);
+    }
+
+    fn lose(&mut self, node: NodeId, r: Receiver) {
+        if self.closing.is_some() && r.reliable && r.next < self.window.end() {
+            self.parted.push(r.name.clone());
+        }
+        self.events.push_back(PublisherEvent::SubscriberLost { node, name: r.name });
+    }
+
+    /// So many members subscribe: back-off is for as many until their statuses have told better.
+    /// Requirements: `R-MEMBER-21`.
+    pub(crate) fn expect(&mut self, subscribers: u32) {
+        self.expected = subscribers;
+    }
+
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         let timeout = self.receiver_timeout();
-        let end = self.window.end();
         while let Some((node, r)) = self.flow.expire(now, timeout) {
-            if self.closing.is_some() && r.reliable && r.next < end {
-                self.parted.push(r.name.clone());
-            }
-            self.events.push_back(PublisherEvent::SubscriberLost { node, name: r.name });
+            self.lose(node, r);
+        }
+        if now.saturating_since(self.born) >= EXPECTING {
+            self.expected = 0;
         }
         let head = self.window.head();
         let held = self.is_held();
@@ -485,6 +521,10 @@ impl<T> PublishStream<T> {
         self.flow.table.receivers().iter().map(|(node, r)| (*node, r))
     }
 
+    pub(crate) fn receiver(&self, node: NodeId) -> Option<&Receiver> {
+        self.flow.table.receivers().get(&node)
+    }
+
     pub(crate) fn stats(&mut self) -> PublisherStats {
         let head = self.window.head();
         PublisherStats {
@@ -568,9 +608,9 @@ impl<T> PublishStream<T> {
         }
     }
 
-    /// Live subscribers that want repairs.
+    /// Live subscribers that want repairs, or as many as are expected.
     fn group_size(&self) -> u32 {
-        u32::try_from(self.flow.table.reliable()).unwrap_or(u32::MAX)
+        u32::try_from(self.flow.table.reliable()).unwrap_or(u32::MAX).max(self.expected)
     }
 
     fn receiver_timeout(&self) -> Duration {

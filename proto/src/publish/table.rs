@@ -88,6 +88,9 @@ pub(crate) struct Table {
 const MAX_DEPARTED: usize = 64;
 const DEPARTED: Duration = Duration::from_secs(5);
 
+/// What a node said to this publisher before it left the group is here by then.
+const PARTING: Duration = Duration::from_millis(100);
+
 /// A subscriber that speaks from a new address is believed when the old one has been silent for so
 /// many of its intervals: a stranger cannot take a live one's place.
 const MOVE_INTERVALS: u32 = 3;
@@ -258,6 +261,31 @@ impl Table {
                 None
             }
         }
+    }
+
+    /// Removes a subscriber that is no member of the group any more, unless it is there in a later life.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part(&mut self, node: NodeId, incarnation: u64) -> Option<Receiver> {
+        let r = self.receivers.get(&node)?;
+        if r.stamp.0 > incarnation { None } else { self.remove(node) }
+    }
+
+    /// Removes a subscriber that leaves the group, with the timeout that [`Table::expire`] is asked with, in a
+    /// moment.
+    /// Requirements: `R-MEMBER-20`.
+    pub(crate) fn part_soon(
+        &mut self,
+        now: Instant,
+        timeout: Duration,
+        node: NodeId,
+        incarnation: u64,
+    ) {
+        let Some(r) = self.receivers.get_mut(&node) else { return };
+        if r.stamp.0 > incarnation {
+            return;
+        }
+        r.heard = r.heard.min(now - timeout.saturating_sub(PARTING));
+        self.check_at = self.check_at.min(now + PARTING);
     }
 
     /// When [`Table::expire`] is to be asked next.

@@ -56,6 +56,14 @@ pub enum FrameKind {
     Gone = 8,
     /// A publisher's word to a subscriber that stayed behind: it is no longer waited for.
     Released = 9,
+    /// A member's sign of life.
+    Beacon = 10,
+    /// The question whether a member lives.
+    Probe = 11,
+    /// Some of the members that the sender sees.
+    Roster = 12,
+    /// The sums of the members that the sender sees.
+    Digest = 13,
     /// A node's word about the groups that it is in.
     GroupNotice = 16,
     /// A node's services.
@@ -77,6 +85,10 @@ impl FrameKind {
             7 => Self::Nak,
             8 => Self::Gone,
             9 => Self::Released,
+            10 => Self::Beacon,
+            11 => Self::Probe,
+            12 => Self::Roster,
+            13 => Self::Digest,
             16 => Self::GroupNotice,
             17 => Self::Service,
             18 => Self::ServiceQuery,
@@ -96,6 +108,10 @@ impl FrameKind {
             Self::Nak => "nak",
             Self::Gone => "gone",
             Self::Released => "released",
+            Self::Beacon => "beacon",
+            Self::Probe => "probe",
+            Self::Roster => "roster",
+            Self::Digest => "digest",
             Self::GroupNotice => "group-notice",
             Self::Service => "service",
             Self::ServiceQuery => "service-query",

@@ -17,6 +17,7 @@ mod gf2;
 pub mod icrc;
 pub mod ip;
 pub mod list;
+pub mod member;
 pub mod notice;
 pub mod roce;
 pub mod service;

@@ -117,14 +117,14 @@ impl World {
 
     pub(crate) fn join_with(&mut self, index: usize, group: &str, checks: Checks) -> GroupId {
         let member = &mut self.members[index];
-        let id = member.node.join(group, member.address);
+        let id = member.node.join(self.now, group, member.address);
         member.node.describe(self.now, id, group, checks);
         self.pump(index);
         id
     }
 
     pub(crate) fn leave(&mut self, index: usize, group: GroupId) {
-        self.members[index].node.part(group);
+        self.members[index].node.notice_leave(group);
         self.members[index].node.leave(group);
         self.pump(index);
     }

@@ -55,7 +55,7 @@ impl World {
     fn next_draws(&mut self) -> Vec<u64> {
         let (now, address) = (self.now, self.address(0));
         let draw = |m: &mut crate::machine::Machine| {
-            let probe = m.node.join("probe", address);
+            let probe = m.node.join(now, "probe", address);
             let opened = m.node.open_publisher(m.clock(now), probe, PublisherConfig::default());
             opened.expect("it has just joined").1.session.0
         };

@@ -389,7 +389,7 @@ fn a_million_sessions_of_one_peer() {
     let mut node: Node<Slot, Received> = Node::new(now, NodeConfig::new(NodeId(1), 1, "victim"), 1);
     node.supply((0..4).map(|_| Slot::new(512, &control)));
     let world = World::new(0, Fabric::default());
-    let group = node.join(crate::machine::GROUP, world.address(0));
+    let group = node.join(now, crate::machine::GROUP, world.address(0));
     node.open_subscriber(now, group, SubscriberConfig::default()).expect("joined");
     let template = FrameHeader {
         kind: FrameKind::Data,

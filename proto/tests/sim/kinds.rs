@@ -342,7 +342,7 @@ fn groups_of_a_node_take_turns() {
     let mut node: Node<Slot, Received> = Node::new(now, NodeConfig::new(NodeId(1), 1, "n"), 1);
     let w = World::new(1, Fabric::default());
     for (n, name) in ["a", "b", "c"].iter().enumerate() {
-        let group = node.join(name, w.address(n));
+        let group = node.join(now, name, w.address(n));
         let (id, header) =
             node.open_publisher(now, group, PublisherConfig::default()).expect("joined");
         let frames = (0..200).map(|_| Slot::new(512, &living)).collect();

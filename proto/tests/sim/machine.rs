@@ -205,6 +205,6 @@ fn start(
     let mut node = Node::new(now, config.clone(), seed);
     let control = Living::default();
     node.supply((0..CONTROL_FRAMES).map(|_| Slot::new(1024, &control)));
-    let group = node.join(GROUP, address);
+    let group = node.join(now, GROUP, address);
     (node, group, control)
 }

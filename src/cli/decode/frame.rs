@@ -5,6 +5,7 @@ use qcast_proto::wire::control::{
     self, Announce, Gone, Heartbeat, Nak, Released, Status, is_sound_name,
 };
 use qcast_proto::wire::frame::{Frame, FrameError, FrameKind};
+use qcast_proto::wire::member;
 use serde_json::{Map, Value, json};
 
 use super::control_group;
@@ -104,6 +105,53 @@ fn body(kind: FrameKind, bytes: &[u8]) -> Result<Value, FrameError> {
         FrameKind::GroupNotice => control_group::notice(bytes)?,
         FrameKind::Service => control_group::services(bytes)?,
         FrameKind::ServiceQuery => control_group::query(bytes)?,
+        FrameKind::Beacon => {
+            let b: member::Beacon = control::decode(bytes)?;
+            json!({
+                "node": format!("{:032x}", b.node),
+                "incarnation": b.incarnation,
+                "interval_ms": b.interval_ms,
+                "members": b.members,
+                "sum": format!("{:08x}", b.sum),
+                "fresh": b.fresh,
+                "leaving": b.leaving,
+                "echo": b.echo,
+                "detail": b.detail.map(|d| {
+                    let address = PeerAddr::from(d.address);
+                    json!({
+                        "name": name(&d.name),
+                        "host": name(&d.host),
+                        "address": address.gid.ip().to_string(),
+                        "udp_port": address.udp_port,
+                        "qpn": address.qpn.get(),
+                        "role": d.role,
+                        "metadata": name(&d.metadata.replace('\n', " ")),
+                    })
+                }),
+            })
+        }
+        FrameKind::Probe => {
+            let p: member::Probe = control::decode(bytes)?;
+            json!({
+                "node": format!("{:032x}", p.node),
+                "to": format!("{:032x}", p.to),
+                "suspect": p.suspect,
+                "unheard": p.unheard,
+            })
+        }
+        FrameKind::Roster => {
+            let r: member::Roster = control::decode(bytes)?;
+            json!({
+                "node": format!("{:032x}", r.node),
+                "bucket": r.bucket,
+                "ask": r.ask,
+                "entries": r.entries.len(),
+            })
+        }
+        FrameKind::Digest => {
+            let d: member::Digest = control::decode(bytes)?;
+            json!({ "node": format!("{:032x}", d.node), "sums": d.sums.len() })
+        }
         // A query has no body; what a later version may put there is not for this one.
         _ => json!({ "bytes": bytes.len() }),
     })

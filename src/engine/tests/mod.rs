@@ -15,6 +15,7 @@ mod groups;
 mod hostile;
 mod joins;
 mod loss;
+mod members;
 mod receives;
 mod rig;
 mod scripted;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use qcast_proto::addr::{Gid, NodeId, QKey, group_address};
 use qcast_proto::buf::RxFrame;
+use qcast_proto::membership::Profile;
 use qcast_proto::node::{GroupId, NodeConfig, PublisherId, SubscriberId};
 use qcast_proto::publish::{Closed, PublisherConfig, PushError};
 use qcast_proto::subscribe::{Notice, SubscriberConfig};
@@ -181,6 +182,7 @@ impl Rig {
             name: group.into(),
             mgid: mgid(group),
             qkey: QKey::derive(group, secret.as_bytes()),
+            profile: Profile::default(),
         };
         self.touch(node);
         self.nodes[node].engine.start_join(setup, self.now + patience).unwrap()

@@ -1,5 +1,7 @@
 //! `qcast sim`: thousands of nodes in virtual time, on a fabric that loses what it is told to.
 
+mod membership;
+
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use super::clock::{Every, now};
 use super::exit::{Chain, Exit, Failure, Outcome};
 use super::output::{Notes, Output, count};
 use super::values;
+use membership::MembershipArgs;
 
 /// Simulates publishers and thousands of subscribers in virtual time.
 ///
@@ -23,6 +26,10 @@ use super::values;
 /// command gives the same run. At the end everything that must hold is checked: every subscriber got each
 /// message once and in order, or was told of the gap; nothing of another key reached anybody; all buffers are
 /// back; requests and repairs stayed within bounds.
+///
+/// With --membership it simulates the members of a group instead, which come, leave, crash, restart and pause, and
+/// are cut in two once. Of the other options only --loss, --seed and --json count then. What must hold: nobody
+/// that lives is failed; joins and failures are seen by all in time; at the end all see the same members.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,6 +37,7 @@ Examples:
   qcast sim --subscribers 10000 --loss 0.1% --seed 7 --json
   qcast sim --subscribers 50 --loss 0.02 --burst 8 --reorder 0.01 --jitter 20us
   qcast sim --subscribers 200 --rate 5000 --slow 3
+  qcast sim --membership --members 1000 --loss 0.05 --minutes 10 --json
 
 Exit codes: 0 everything held, 1 something did not, 4 messages were lost and subscribers were told.")]
 pub(crate) struct SimArgs {
@@ -120,6 +128,9 @@ pub(crate) struct SimArgs {
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    membership: MembershipArgs,
 }
 
 /// The report, and what it took to get it.
@@ -132,6 +143,9 @@ struct Timed<'a> {
 }
 
 pub(crate) fn run(args: &SimArgs) -> Outcome {
+    if args.membership.membership {
+        return membership::run(args);
+    }
     let simulation = Simulation::new(args.config()).map_err(|error| failure(&error))?;
     let started = now();
     let mut told = Every::new(Duration::from_secs(2));

@@ -1,6 +1,4 @@
-//! `qcast demo`: what qcast is for, shown with real processes.
-//!
-//! A publisher sends a real file by multicast to three subscribers that lose some of what they
+//! `qcast demo`: a publisher sends a real file by multicast to three subscribers that lose some of what they
 //! receive, and to a fourth that has another secret. The table at the end is checked, not only
 //! printed: each of the three must have the very same file, having lost and repaired something on the
 //! way, and the fourth must have nothing but the reason.
@@ -14,26 +12,18 @@ use std::time::{Duration, Instant};
 use qcast::{DeviceSpec, FaultPlan};
 use serde_json::{Value, json};
 
-use super::clock::now;
-use super::exit::{Exit, Failure, Outcome};
-use super::output::{Notes, Output};
-use super::process::{Process, Stderr};
-use super::signals::Interrupt;
-use super::subscribe::hex;
-use super::transfer::{Hash, Hasher};
-use super::values;
+use super::super::clock::now;
+use super::super::exit::{Exit, Failure, Outcome};
+use super::super::output::{Notes, Output};
+use super::super::process::{Process, Stderr};
+use super::super::signals::Interrupt;
+use super::super::subscribe::hex;
+use super::super::transfer::{Hash, Hasher};
+use super::super::values;
 
-/// Shows a file reach three subscribers whole through loss, and not reach a fourth with another key.
+/// How the file is sent.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Five processes of this program run on this host: one `qcast send` and four `qcast receive`.
-Exit code 0 says that all of it is true: three whole files, repaired where they were
-damaged, and nothing but a reason for the fourth.
-
-Examples:
-  qcast demo
-  qcast demo --loss 0.1 --file image.iso")]
-pub(crate) struct DemoArgs {
+pub(super) struct FileArgs {
     /// Send this file instead of one made of this program's own binary
     #[arg(long, value_name = "FILE", conflicts_with = "size")]
     file: Option<PathBuf>,
@@ -67,7 +57,7 @@ pub(crate) struct DemoArgs {
 /// Subscribers that have the key.
 const SUBSCRIBERS: usize = 3;
 
-pub(crate) fn run(args: &DemoArgs) -> Outcome {
+pub(super) fn run(args: &FileArgs) -> Outcome {
     let interrupt = Interrupt::install()?;
     let notes = Notes::default();
     let deadline = now() + args.timeout;
@@ -122,7 +112,7 @@ struct Crew {
 
 impl Crew {
     fn start(
-        args: &DemoArgs,
+        args: &FileArgs,
         folder: &Folder,
         file: &Path,
         interrupt: &Interrupt,

@@ -1,0 +1,192 @@
+//! A member's place: its process, and what is between it and the fabric.
+
+use std::sync::Arc;
+
+use qcast_proto::addr::{Gid, NodeId, PeerAddr, Qpn, ROCE_PORT};
+use qcast_proto::membership::{
+    MAX_WORD, MemberEvent, MemberInfo, Membership, MembershipConfig, Role, Word,
+};
+use qcast_proto::node::To;
+use qcast_proto::time::{Duration, Instant};
+use qcast_proto::wire::frame::FRAME_HEADER;
+
+/// A word on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Parcel {
+    pub(super) seat: usize,
+    pub(super) from: PeerAddr,
+    pub(super) to: To,
+    pub(super) word: Arc<Word>,
+    pub(super) bytes: usize,
+}
+
+/// A place that a member's lives come and go in.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) index: usize,
+    pub(super) node: NodeId,
+    pub(super) life: Option<Box<Membership>>,
+    pub(super) incarnation: u64,
+    pub(super) address: PeerAddr,
+    /// When this life joined.
+    pub(super) joined: Instant,
+    /// It says farewell, and then is gone.
+    pub(super) parting: bool,
+    pub(super) paused_until: Option<Instant>,
+    /// When it was last paused, or cut off: what others then thought of it, and it of others, is no fault.
+    pub(super) excused: Instant,
+    /// Which half of the partition it is in.
+    pub(super) half: bool,
+    rng: fastrand::Rng,
+    due: Instant,
+    last_turn: Instant,
+    pub(super) inbox: Vec<(PeerAddr, Arc<Word>)>,
+    pub(super) out: Vec<Parcel>,
+    pub(super) told: Vec<MemberEvent>,
+    pub(super) received: u64,
+}
+
+/// Members on a host.
+const PER_HOST: usize = 16;
+
+/// A pause beyond what was due that a node notices.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl Seat {
+    pub(super) fn new(index: usize, seed: u64) -> Self {
+        Self {
+            index,
+            node: NodeId::of_name(&format!("member {index}")),
+            life: None,
+            incarnation: 0,
+            address: PeerAddr { gid: Gid::default(), qpn: Qpn::new(0), udp_port: ROCE_PORT },
+            joined: Instant::ZERO,
+            parting: false,
+            paused_until: None,
+            excused: Instant::ZERO,
+            half: false,
+            rng: fastrand::Rng::with_seed(seed),
+            due: Instant::ZERO,
+            last_turn: Instant::ZERO,
+            inbox: Vec::new(),
+            out: Vec::new(),
+            told: Vec::new(),
+            received: 0,
+        }
+    }
+
+    /// Whether it is a member that others should see.
+    pub(super) fn is_up(&self) -> bool {
+        self.life.is_some() && !self.parting
+    }
+
+    pub(super) fn start(&mut self, now: Instant, qpn: u32) {
+        let host = u32::try_from(self.index / PER_HOST).expect("there are fewer hosts");
+        let ip = std::net::Ipv4Addr::from(0x0a00_0000 + host);
+        self.incarnation += 1;
+        self.address = PeerAddr { gid: ip.into(), qpn: Qpn::new(qpn), udp_port: ROCE_PORT };
+        let own = MemberInfo {
+            node: self.node,
+            incarnation: self.incarnation,
+            name: format!("member {}", self.index),
+            host: format!("host-{host}"),
+            address: self.address,
+            role: Role::Both,
+            metadata: vec![("rank".to_owned(), self.index.to_string())],
+        };
+        let config = MembershipConfig::default();
+        self.life = Some(Box::new(Membership::new(now, own, config, self.rng.u64(..))));
+        (self.joined, self.due, self.last_turn) = (now, now, now);
+        (self.parting, self.paused_until) = (false, None);
+    }
+
+    pub(super) fn leave(&mut self, now: Instant) {
+        if let Some(life) = &mut self.life {
+            life.part(now);
+            (self.parting, self.due) = (true, now);
+        }
+    }
+
+    pub(super) fn crash(&mut self) {
+        (self.life, self.parting, self.paused_until) = (None, false, None);
+    }
+
+    /// One step: what arrived, what is due, what is to be said.
+    pub(super) fn step(&mut self, now: Instant, cut: bool, loss: f64, multicast: &[Multicast]) {
+        let Some(life) = &mut self.life else { return self.inbox.clear() };
+        if self.paused_until.is_some_and(|until| now < until) {
+            return self.inbox.clear();
+        }
+        self.paused_until = None;
+        let pause = now.saturating_since(self.last_turn.max(self.due));
+        if now.saturating_since(self.last_turn) > PAUSE && pause > PAUSE {
+            life.forgive(now, pause);
+        }
+        self.last_turn = now;
+        let mut stirred = now >= self.due;
+        // All that the fabric brings is somewhere in this member's tables, far apart. Looking for it first, and for nothing
+        // else, lets the processor fetch it all at once, which halves the time of a run.
+        let known = multicast.iter().filter(|m| life.contains(m.node, m.incarnation)).count();
+        std::hint::black_box(known);
+        // How many arrive until the next one is lost.
+        let mut more = spared(&mut self.rng, loss);
+        for m in multicast {
+            if m.parcel.seat == self.index || (cut && m.half != self.half) {
+                continue;
+            }
+            if more == 0 {
+                more = spared(&mut self.rng, loss);
+                continue;
+            }
+            more -= 1;
+            self.received += m.parcel.bytes as u64;
+            stirred |= life.handle(now, m.parcel.from, true, &m.parcel.word);
+        }
+        for (from, word) in self.inbox.drain(..) {
+            stirred |= life.handle(now, from, false, &word);
+        }
+        if !stirred {
+            return;
+        }
+        if now >= self.due {
+            life.handle_timeout(now, &mut |_| None);
+        }
+        while let Some((event, _)) = life.poll_event() {
+            self.told.push(event);
+        }
+        while let Some((to, word)) = life.poll_transmit(now) {
+            self.out.push(sealed(self.index, self.address, to, &word));
+        }
+        self.due = life.poll_timeout().unwrap_or(now + Duration::from_secs(3600));
+        if self.parting && life.has_parted() {
+            self.life = None;
+            self.parting = false;
+        }
+    }
+}
+
+/// A parcel for all, and in which half its sender is.
+#[derive(Debug)]
+pub(super) struct Multicast {
+    pub(super) parcel: Parcel,
+    pub(super) node: NodeId,
+    pub(super) incarnation: u64,
+    pub(super) half: bool,
+}
+
+/// Writes a word as the bytes that a frame carries, and reads it again as all its receivers do.
+fn sealed(seat: usize, from: PeerAddr, to: To, word: &Word) -> Parcel {
+    let mut bytes = [0; MAX_WORD];
+    let len = word.encode(&mut bytes).expect("a member's words fit");
+    let word = Word::decode(word.kind(), &bytes[..len]).expect("a member's words can be read");
+    Parcel { seat, from, to, word: Arc::new(word), bytes: FRAME_HEADER + len }
+}
+
+/// Datagrams that arrive before the next that is lost.
+fn spared(rng: &mut fastrand::Rng, loss: f64) -> u64 {
+    if loss <= 0.0 {
+        return u64::MAX;
+    }
+    let u = 1.0 - rng.f64();
+    (u.ln() / (1.0 - loss).ln()) as u64
+}
