@@ -42,7 +42,7 @@ impl Rig {
         config.max_kept = MAX_KEPT;
         let mut node = Node::new(Instant::ZERO, config, 7);
         node.supply((0..8).map(|_| HeapFrame::new(1024)));
-        let group = node.join("g", addr(1));
+        let group = node.join(Instant::ZERO, "g", addr(1));
         let mut config = SubscriberConfig::default();
         config.reliability = reliability;
         let subscriber =

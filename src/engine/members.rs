@@ -34,6 +34,7 @@ const MAX_CHANGES: usize = 1024;
 /// A farewell that could not be said within this time is not said.
 const FAREWELL: Duration = Duration::from_millis(250);
 
+#[cfg_attr(not(test), expect(dead_code, reason = "the public API reads it"))]
 impl Engine {
     /// Who is in a group. Costs the number of members.
     pub(crate) fn view(&self, group: GroupId) -> View {
@@ -57,7 +58,9 @@ impl Engine {
         let dropped = std::mem::take(&mut self.view_changes.dropped);
         (self.view_changes.changes.drain(..).collect(), dropped)
     }
+}
 
+impl Engine {
     pub(super) fn view_changed(&mut self, change: ViewChange) {
         let info = change.event.info();
         tracing::debug!(member = info.name, node = %info.node, event = change.event.name(), "view");

@@ -1,7 +1,7 @@
 //! Members of a group on simulated devices.
 
 use qcast_proto::addr::NodeId;
-use qcast_proto::membership::{MemberState, MembershipConfig};
+use qcast_proto::membership::{MemberState, MembershipConfig, Profile};
 use qcast_proto::node::GroupId;
 
 use super::rig::{Rig, SECOND};
@@ -37,12 +37,16 @@ fn told(rig: &mut Rig, node: usize) -> Vec<(&'static str, u128)> {
 fn the_others_hear_a_farewell() {
     let (mut rig, groups) = members(1, 4);
     let evictions = rig.nodes[0].engine.ah_stats().evictions;
+    let profile = Profile { metadata: vec![("rank".into(), "0".into())] };
+    rig.nodes[0].engine.set_profile(groups[0], profile).expect("it is within bounds");
     rig.nodes[2].engine.leave(groups[2]);
     rig.touch(2);
     rig.run_for(SECOND);
     assert!(rig.nodes[2].engine.is_idle());
     for node in [0, 1, 3] {
-        assert_eq!(told(&mut rig, node), [("left", 3)]);
+        let told = told(&mut rig, node);
+        assert!(told.contains(&("left", 3)) && told.contains(&("updated", 1)), "{told:?}");
+        assert_eq!(told.len(), 2);
         assert_eq!(rig.nodes[node].engine.view(groups[node]).members.len(), 3);
     }
     assert_eq!(rig.nodes[0].engine.ah_stats().evictions, evictions + 1);
@@ -58,8 +62,8 @@ fn a_node_that_is_cut_off_fails_and_comes_back() {
     assert_eq!(rig.nodes[1].engine.view(groups[1]).members.len(), 1);
     rig.fabric.heal();
     rig.run_for(4 * SECOND);
-    for node in 0..4 {
-        assert_eq!(rig.nodes[node].engine.view(groups[node]).members.len(), 4);
+    for (node, group) in groups.iter().enumerate() {
+        assert_eq!(rig.nodes[node].engine.view(*group).members.len(), 4);
     }
 }
 
@@ -75,8 +79,8 @@ fn a_node_that_multicast_fails_joins_anew() {
     assert!(rig.nodes[1].engine.recovery_stats().replaced > before);
     rig.fabric.heal();
     rig.run_for(8 * SECOND);
-    for node in 0..4 {
-        let view = rig.nodes[node].engine.view(groups[node]);
+    for (node, group) in groups.iter().enumerate() {
+        let view = rig.nodes[node].engine.view(*group);
         assert_eq!(view.members.len(), 4);
         assert!(view.members.iter().all(|m| m.state == MemberState::Alive));
     }
