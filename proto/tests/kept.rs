@@ -63,7 +63,7 @@ impl Rig {
         let mut bytes = vec![0; FRAME_HEADER];
         header.emit(&mut bytes);
         bytes.extend_from_slice(body);
-        self.now = self.now + Duration::from_micros(10);
+        self.now += Duration::from_micros(10);
         self.node.handle_datagram(self.now, self.group, addr(10 + stream), true, bytes.into());
         self.most = self.most.max(self.node.kept());
         while let Some(event) = self.node.poll_event() {
