@@ -46,6 +46,9 @@ fn talk(mut publisher: Publisher) -> Result<(), Box<dyn Error>> {
 
 /// Prints what others say, and who comes and goes.
 fn listen(subscriber: &mut Subscriber, changes: &ViewChanges, ended: &AtomicBool) {
+    for member in changes.start().members.iter().filter(|member| !member.own) {
+        eprintln!("* {} is here", plain(&member.info.name));
+    }
     while !ended.load(Ordering::Relaxed) {
         while let Ok(Some(ViewChange::Member { event, .. })) = changes.try_recv() {
             match &event {

@@ -1,6 +1,7 @@
 //! `qcast chat`: lines between the members of a group. The smallest complete program: it publishes,
 //! subscribes, and tells who is there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use qcast::{Delivery, Group, MemberEvent, Node, Notice, Progress, Publisher, ViewChange};
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
     let (mut out, teller) = (Output::new(), Teller::new(args.json));
     let mut talk = Talk::begin(&group, teller)?;
     talk.teller.listening(&mut out, &node, &group)?;
+    talk.greet(&mut out)?;
     let publisher = talk.publisher.as_ref();
     publisher.map(|publisher| publisher.wait_for(1, GREETING));
     let mut input = Input::stdin(Cut::Lines, MAX_LINE);
@@ -95,6 +97,19 @@ impl Talk {
         let publisher = publisher.map_err(|error| Failure::because("cannot publish", &error))?;
         let publisher = Some(publisher);
         Ok(Self { publisher, subscriber, changes, teller, names: Names::default() })
+    }
+
+    /// Tells who was there already.
+    fn greet(&self, out: &mut Output) -> Result<(), Failure> {
+        let view = self.changes.start();
+        for member in view.members.iter().filter(|member| !member.own) {
+            let event = MemberEvent::Joined(Arc::clone(&member.info));
+            let change = ViewChange::Member { event, version: view.version };
+            if let Some(told) = Told::change(&change) {
+                self.teller.tell(out, || told.json(), || format!("* {}", told.text))?;
+            }
+        }
+        Ok(())
     }
 
     /// Says a line to all.

@@ -151,6 +151,8 @@ pub struct Membership {
     fresh_left: u8,
     leaving_left: Option<u8>,
     detail_left: u8,
+    /// The next beacon is for one that is new.
+    welcoming: bool,
     /// The size of the group, as others say while this node is new.
     hint: (usize, Instant),
     patrol: Slot,
@@ -203,6 +205,7 @@ impl Membership {
             fresh_left: speak::FRESH,
             leaving_left: None,
             detail_left: speak::DETAILED,
+            welcoming: false,
             hint: (0, now),
             patrol: 0,
             departed: Departed::default(),

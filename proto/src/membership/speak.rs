@@ -75,6 +75,7 @@ impl Membership {
         let beacon = self.beacon(now, None, detail, false);
         self.counters.beacons += 1;
         self.last_beacon = now;
+        self.welcoming = false;
         self.schedule(now);
         self.patrol();
         Some((To::Group, Word::Beacon(beacon)))
@@ -167,9 +168,12 @@ impl Membership {
     /// Requirements: `R-MEMBER-4`.
     pub(super) fn welcome(&mut self, now: Instant, is_fresh: bool) {
         self.detail_left = self.detail_left.max(DETAILED);
-        if is_fresh {
+        // Drawing again for each of many that come would make all speak at once; the one beacon is for all of them.
+        if is_fresh && !self.welcoming {
+            self.welcoming = true;
             let members = u32::try_from(self.count()).unwrap_or(u32::MAX);
-            let soon = self.within(now, (WELCOME * members).max(WELCOME_MIN));
+            let spread = (WELCOME * members).max(WELCOME_MIN);
+            let soon = self.within(now, spread).max(self.last_beacon + spread);
             self.next_beacon = self.next_beacon.min(soon);
         }
     }

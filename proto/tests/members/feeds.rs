@@ -12,7 +12,7 @@ use qcast_proto::wire::frame::{FRAME_HEADER, Frame, FrameKind};
 use crate::net::{MILLI, Net, SECOND};
 
 fn kind(frame: &HeapFrame) -> FrameKind {
-    Frame::new_checked(frame.bytes()).unwrap().header().kind
+    Frame::new_checked(frame.bytes()).expect("a node's own frame").header().kind
 }
 
 /// R-MEMBER-7: heartbeats of a stream keep a publisher a member where its beacons are lost, and statuses a subscriber.

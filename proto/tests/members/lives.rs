@@ -58,7 +58,6 @@ fn a_crash_is_seen_by_all_in_time() {
     each_seed(|seed| {
         let mut net = Net::settled(seed, 0.05, 40);
         net.crash(7);
-        let start = net.now;
         net.run(5 * SECOND);
         for at in (0..40).filter(|at| *at != 7) {
             assert_eq!(net.told(at, 8), ["suspected", "failed"]);
@@ -218,4 +217,21 @@ fn traffic_of_a_member_is_constant() {
     let (few, many) = (rate(4), rate(100));
     // A beacon, a probe, an answer.
     assert!((3.0..3.6).contains(&few) && (3.0..3.6).contains(&many), "{few} {many}");
+}
+
+/// R-MEMBER-4: when many join one after the other, those that are there do not all speak each time.
+#[test]
+fn a_storm_of_joins_is_met_at_the_steady_pace() {
+    let mut net = Net::settled(1, 0.0, 40);
+    let beacons = |net: &Net| (0..40).map(|at| net.counters(at).beacons).sum::<u64>();
+    let before = beacons(&net);
+    for n in 0..100 {
+        net.join(1000 + n, 1);
+        net.run(10 * MILLI);
+    }
+    // Forty of them in a second: one in 40 to 140 ms each at the most, not one for each that came.
+    let sent = beacons(&net) - before;
+    assert!(sent < 40 * 25, "{sent}");
+    net.run(3 * SECOND);
+    net.agree();
 }

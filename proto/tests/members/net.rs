@@ -138,16 +138,17 @@ impl Net {
             let wire = self.wire.first_key_value().map(|((at, _), _)| *at);
             let awake = self.machines.iter().filter(|m| m.up && !m.asleep);
             let timers = awake.filter_map(|m| m.node.poll_timeout()).min();
-            let next = wire.into_iter().chain(timers).min().unwrap_or(end).max(self.now);
-            if next > end {
+            let next = wire.into_iter().chain(timers).min();
+            let Some(next) = next.filter(|next| *next <= end) else {
                 self.now = end;
                 return;
-            }
+            };
+            let next = next.max(self.now);
             self.now = next;
             while let Some(((at, _), _)) = self.wire.first_key_value()
                 && *at <= self.now
             {
-                let (_, d) = self.wire.pop_first().unwrap();
+                let (_, d) = self.wire.pop_first().expect("it was there a moment ago");
                 let m = &mut self.machines[d.to];
                 if m.up && !m.asleep && (d.in_group || m.address == d.address) {
                     let group = m.group;
@@ -197,7 +198,7 @@ impl Net {
     }
 
     fn send(&mut self, machine: usize, from: PeerAddr, to: To, bytes: &Rc<[u8]>) {
-        let kind = Frame::new_checked(bytes).unwrap().header().kind;
+        let kind = Frame::new_checked(bytes).expect("a node's own frame").header().kind;
         if self.mute && (FrameKind::Beacon..=FrameKind::Digest).contains(&kind) {
             return;
         }
@@ -313,7 +314,7 @@ pub(crate) fn framed(word: &Word) -> Rc<[u8]> {
         sequence: Sequence(0),
     };
     header.emit(&mut bytes);
-    let len = word.encode(&mut bytes[FRAME_HEADER..]).unwrap();
+    let len = word.encode(&mut bytes[FRAME_HEADER..]).expect("there is room");
     bytes.truncate(FRAME_HEADER + len);
     assert!(Frame::new_checked(&bytes).is_ok());
     bytes.into()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use qcast_proto::addr::NodeId;
-use qcast_proto::membership::{MemberState, MembershipConfig};
+use qcast_proto::membership::{MemberState, MembershipConfig, Profile};
 use qcast_proto::node::GroupId;
 
 use super::rig::{Rig, SECOND};
@@ -49,12 +49,16 @@ fn told(queue: &Queue) -> Vec<(&'static str, u128)> {
 fn the_others_hear_a_farewell() {
     let (mut rig, groups, queues) = members(1, 4);
     let evictions = rig.nodes[0].engine.ah_stats().evictions;
+    let profile = Profile { metadata: vec![("rank".into(), "0".into())] };
+    rig.nodes[0].engine.set_profile(groups[0], profile).expect("it is within bounds");
     rig.nodes[2].engine.leave(groups[2]);
     rig.touch(2);
     rig.run_for(SECOND);
     assert!(rig.nodes[2].engine.is_idle());
     for node in [0, 1, 3] {
-        assert_eq!(told(&queues[node]), [("left", 3)]);
+        let told = told(&queues[node]);
+        assert!(told.contains(&("left", 3)) && told.contains(&("updated", 1)), "{told:?}");
+        assert_eq!(told.len(), 2);
         assert_eq!(rig.nodes[node].engine.view(groups[node]).members.len(), 3);
     }
     assert_eq!(rig.nodes[0].engine.ah_stats().evictions, evictions + 1);
