@@ -78,8 +78,9 @@ impl Membership {
         if now_ms.wrapping_sub(e.heard) >= quiet_after(e.interval_ms)
             && let Some(heard) = signs(&e.info.clone())
         {
-            let ago = now.saturating_since(heard.at).as_millis() as u64;
-            if ago < u64::from(now_ms.wrapping_sub(e.heard)) {
+            // Both in whole milliseconds: a sign that is known already must not look newer by a part of one.
+            let newer = (self.ms(heard.at) as u32).wrapping_sub(e.heard);
+            if newer > 0 && newer <= now_ms.wrapping_sub(e.heard) {
                 self.renew(slot, heard.at, heard.in_group);
             }
             e = self.roll.live(slot)?;

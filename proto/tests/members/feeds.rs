@@ -60,6 +60,8 @@ fn nobody_waits_for_one_that_is_no_member() {
     });
     net.run(SECOND);
     assert_eq!(net.machines[0].node.receivers(publisher).len(), 2);
+    // Its subscription does not say that it closes, and nothing else of it comes any more.
+    net.cut = Box::new(|hop| hop.from == 1 && !hop.in_group);
     let (now, m) = (net.now, &mut net.machines[1]);
     m.node.part(now, m.group);
     net.run(MILLI);

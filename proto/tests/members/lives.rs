@@ -80,7 +80,7 @@ fn a_suspect_that_lives_refutes_it() {
     each_seed(|seed| {
         let mut net = Net::settled(seed, 0.0, 10);
         net.cut = Box::new(|hop| hop.from == 2);
-        net.run(Duration::from_millis(3900));
+        net.run(Duration::from_millis(3300));
         assert!((0..10).any(|at| net.told(at, 3) == ["suspected"]));
         net.cut = Box::new(|_| false);
         net.run(2 * SECOND);
