@@ -140,14 +140,8 @@ impl Flow {
     }
 
     /// Removes a subscriber soon, unless it is heard of.
-    pub(crate) fn part_soon(
-        &mut self,
-        now: Instant,
-        timeout: Duration,
-        node: NodeId,
-        incarnation: u64,
-    ) {
-        self.table.part_soon(now, timeout, node, incarnation);
+    pub(crate) fn part_soon(&mut self, now: Instant, node: NodeId, incarnation: u64) {
+        self.table.part_soon(now, node, incarnation);
     }
 
     /// Removes a subscriber that is no member any more.

@@ -343,8 +343,7 @@ impl<T> PublishStream<T> {
     /// way, and may still come: a last status tells more than that it is gone.
     /// Requirements: `R-MEMBER-20`.
     pub(crate) fn part_soon(&mut self, now: Instant, node: NodeId, incarnation: u64) {
-        let timeout = self.receiver_timeout();
-        self.flow.part_soon(now, timeout, node, incarnation);
+        self.flow.part_soon(now, node, incarnation);
     }
 
     fn lose(&mut self, node: NodeId, r: Receiver) {

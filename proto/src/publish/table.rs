@@ -43,6 +43,8 @@ pub struct Receiver {
     pub missing: u64,
     /// When the publisher first stood still because of it, with no step since.
     pub(super) held_since: Option<Instant>,
+    /// It said to the group that it leaves: it is gone then, unless it is heard of.
+    gone_at: Option<Instant>,
     stamp: Stamp,
 }
 
@@ -171,7 +173,7 @@ impl Table {
         // A subscriber never goes back; its room may shrink.
         r.next = r.next.max(next);
         r.edge = edge.max(r.next);
-        r.heard = now;
+        (r.heard, r.gone_at) = (now, None);
         r.stamp = stamp;
         r.headroom = status.headroom;
         // Nobody can miss more than there is.
@@ -228,6 +230,7 @@ impl Table {
             naks: 0,
             missing: status.missing,
             held_since: None,
+            gone_at: None,
             stamp,
         };
         self.reliable += usize::from(receiver.reliable);
@@ -241,7 +244,7 @@ impl Table {
         let node = self.by_address.get(&from);
         if let Some(r) = node.and_then(|n| self.receivers.get_mut(n)) {
             r.naks += 1;
-            r.heard = now;
+            (r.heard, r.gone_at) = (now, None);
         }
     }
 
@@ -251,13 +254,13 @@ impl Table {
         if now < self.check_at {
             return None;
         }
-        let silent = |r: &Receiver| now.saturating_since(r.heard) >= timeout;
-        match self.receivers.iter().find(|(_, r)| silent(r)).map(|(node, _)| *node) {
+        let end = |r: &Receiver| r.gone_at.unwrap_or(r.heard + timeout);
+        match self.receivers.iter().find(|(_, r)| end(r) <= now).map(|(node, _)| *node) {
             Some(node) => self.remove(node).map(|r| (node, r)),
             None => {
                 // Whoever comes later is heard of later.
-                let first = self.receivers.values().map(|r| r.heard).min();
-                self.check_at = first.unwrap_or(now) + timeout;
+                let first = self.receivers.values().map(end).min();
+                self.check_at = first.unwrap_or(now + timeout);
                 None
             }
         }
@@ -270,21 +273,14 @@ impl Table {
         if r.stamp.0 > incarnation { None } else { self.remove(node) }
     }
 
-    /// Removes a subscriber that leaves the group, with the timeout that [`Table::expire`] is asked with, in a
-    /// moment.
+    /// Removes a subscriber that leaves the group, in a moment, unless it is heard of.
     /// Requirements: `R-MEMBER-20`.
-    pub(crate) fn part_soon(
-        &mut self,
-        now: Instant,
-        timeout: Duration,
-        node: NodeId,
-        incarnation: u64,
-    ) {
+    pub(crate) fn part_soon(&mut self, now: Instant, node: NodeId, incarnation: u64) {
         let Some(r) = self.receivers.get_mut(&node) else { return };
         if r.stamp.0 > incarnation {
             return;
         }
-        r.heard = r.heard.min(now - timeout.saturating_sub(PARTING));
+        r.gone_at.get_or_insert(now + PARTING);
         self.check_at = self.check_at.min(now + PARTING);
     }
 

@@ -32,9 +32,10 @@ pub(super) struct MembershipArgs {
     #[arg(long, value_name = "T", value_parser = minutes, requires = "membership", conflicts_with = "seconds")]
     minutes: Option<Duration>,
 
-    /// Members that come, leave, crash, restart or pause, a minute
-    #[arg(long, value_name = "N", default_value_t = 60.0, requires = "membership")]
-    churn: f64,
+    /// Members that come, leave, crash, restart or pause, a minute; 60, or 240 with more than 2000 members, if it is
+    /// not given
+    #[arg(long, value_name = "N", requires = "membership")]
+    churn: Option<f64>,
 
     /// Do not cut the group in two for a while; larger groups than 2000 never are
     #[arg(long, requires = "membership")]
@@ -53,7 +54,9 @@ struct Timed<'a> {
 pub(super) fn run(args: &SimArgs) -> Outcome {
     let mut config = MembershipSimulationConfig::new(args.membership.members, args.seed);
     config.loss = args.loss;
-    config.churn = args.membership.churn;
+    if let Some(churn) = args.membership.churn {
+        config.churn = churn;
+    }
     config.partition &= !args.membership.no_partition;
     if let Some(duration) = args.membership.seconds.or(args.membership.minutes) {
         config.duration = duration;

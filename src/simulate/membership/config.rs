@@ -29,16 +29,16 @@ pub(super) const STEADY: usize = 1000;
 
 impl MembershipSimulationConfig {
     /// So many members: for five minutes with a change a second and a partition; for 65
-    /// seconds and without the partition in groups above 2,000, where all that takes its time.
+    /// seconds with four changes a second and without the partition in groups above 2,000, where all that takes its time.
     pub fn new(members: usize, seed: u64) -> Self {
         let large = members > 2 * STEADY;
         Self {
             members,
             loss: 0.0,
             duration: Duration::from_secs(if large { 65 } else { 300 }),
-            churn: 60.0,
+            churn: if large { 240.0 } else { 60.0 },
             partition: !large,
-            step: Duration::from_millis(if large { 25 } else { 20 }),
+            step: Duration::from_millis(if large { 50 } else { 20 }),
             seed,
         }
     }
