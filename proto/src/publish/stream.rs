@@ -127,6 +127,9 @@ const EXPECTING: Duration = Duration::from_secs(1);
 /// A closing stream says so at least this often, for subscribers that are not waited for.
 const END_HEARTBEATS: u32 = 3;
 
+/// The time between those when no subscriber is known: nothing else keeps the stream.
+const END_TO_NOBODY: Duration = Duration::from_millis(10);
+
 impl<T> PublishStream<T> {
     pub(crate) fn new(
         now: Instant,
@@ -565,7 +568,9 @@ impl<T> PublishStream<T> {
     /// Requirements: `R-HEARTBEAT-4`, `R-HEARTBEAT-5`.
     fn take_heartbeat(&mut self, now: Instant) -> Heartbeat {
         let held = self.is_held();
-        let max = if held || self.closing.is_some() {
+        let max = if self.closing.is_some() && self.flow.table.receivers().is_empty() {
+            END_TO_NOBODY
+        } else if held || self.closing.is_some() {
             // In large groups each may answer less often.
             let spacing = crate::subscribe::status_spacing(self.group_size());
             (spacing / 4).clamp(HELD_HEARTBEAT, self.config.heartbeat_max.max(HELD_HEARTBEAT))
