@@ -4,13 +4,12 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use qcast::simulate::{MembershipReport, MembershipSimulation, MembershipSimulationConfig};
-use serde::Serialize;
 
 use super::super::clock::{Every, now};
 use super::super::exit::{Exit, Failure, Outcome};
 use super::super::output::{Notes, Output};
 use super::super::values;
-use super::{SimArgs, again, failure, peak_memory};
+use super::{SimArgs, Timed, failure, tell_violations};
 
 /// What a simulation of members is of, beside the loss and the seed.
 #[derive(Debug, clap::Args)]
@@ -42,15 +41,6 @@ pub(super) struct MembershipArgs {
     no_partition: bool,
 }
 
-/// The report, and what it took to get it.
-#[derive(Debug, Serialize)]
-struct Timed<'a> {
-    #[serde(flatten)]
-    report: &'a MembershipReport,
-    wall_seconds: f64,
-    peak_memory_bytes: u64,
-}
-
 pub(super) fn run(args: &SimArgs) -> Outcome {
     let mut config = MembershipSimulationConfig::new(args.membership.members, args.seed);
     config.loss = args.loss;
@@ -76,11 +66,7 @@ pub(super) fn run(args: &SimArgs) -> Outcome {
         }
     });
     notes.hide_bar();
-    let timed = Timed {
-        report: &report,
-        wall_seconds: (now() - started).as_secs_f64(),
-        peak_memory_bytes: peak_memory(),
-    };
+    let timed = Timed::of(&report, started);
     let mut out = Output::new();
     if args.json {
         out.json(&timed)?;
@@ -91,18 +77,11 @@ pub(super) fn run(args: &SimArgs) -> Outcome {
     if report.is_sound() {
         return Ok(Exit::Done);
     }
-    for violation in &report.described {
-        notes.say(violation);
-    }
-    let more = report.violations - report.described.len() as u64;
-    if more > 0 {
-        notes.say(format_args!("and {more} more"));
-    }
-    notes.say(format_args!("again: {}", again(args.seed)));
+    tell_violations(&mut notes, &report.described, report.violations, args.seed);
     Ok(Exit::Failed)
 }
 
-fn table(out: &mut Output, timed: &Timed<'_>) -> Result<(), Failure> {
+fn table(out: &mut Output, timed: &Timed<'_, MembershipReport>) -> Result<(), Failure> {
     let r = timed.report;
     let times = |p99, max| format!("p99 {p99} ms, at most {max} ms");
     let rows = [

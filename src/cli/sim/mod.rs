@@ -3,7 +3,7 @@
 mod membership;
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use qcast::device::impair::Impairment;
@@ -135,11 +135,30 @@ pub(crate) struct SimArgs {
 
 /// The report, and what it took to get it.
 #[derive(Debug, Serialize)]
-struct Timed<'a> {
+struct Timed<'a, R: Serialize> {
     #[serde(flatten)]
-    report: &'a SimulationReport,
+    report: &'a R,
     wall_seconds: f64,
     peak_memory_bytes: u64,
+}
+
+impl<'a, R: Serialize> Timed<'a, R> {
+    fn of(report: &'a R, started: Instant) -> Self {
+        let wall_seconds = (now() - started).as_secs_f64();
+        Self { report, wall_seconds, peak_memory_bytes: peak_memory() }
+    }
+}
+
+/// Says what did not hold, in all so many times, and how to see it again.
+fn tell_violations(notes: &mut Notes, described: &[String], violations: u64, seed: u64) {
+    for violation in described {
+        notes.say(violation);
+    }
+    let more = violations - described.len() as u64;
+    if more > 0 {
+        notes.say(format_args!("and {more} more"));
+    }
+    notes.say(format_args!("again: {}", again(seed)));
 }
 
 pub(crate) fn run(args: &SimArgs) -> Outcome {
@@ -161,11 +180,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
         })
         .map_err(|error| failure(&error))?;
     notes.hide_bar();
-    let timed = Timed {
-        report: &report,
-        wall_seconds: (now() - started).as_secs_f64(),
-        peak_memory_bytes: peak_memory(),
-    };
+    let timed = Timed::of(&report, started);
     let mut out = Output::new();
     if args.json {
         out.json(&timed)?;
@@ -174,14 +189,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
     }
     out.flush()?;
     if !report.is_sound() {
-        for violation in &report.described {
-            notes.say(violation);
-        }
-        let more = report.violations - report.described.len() as u64;
-        if more > 0 {
-            notes.say(format_args!("and {more} more"));
-        }
-        notes.say(format_args!("again: {}", again(args.seed)));
+        tell_violations(&mut notes, &report.described, report.violations, args.seed);
         return Ok(Exit::Failed);
     }
     Ok(if report.lost_events > 0 { Exit::Lost } else { Exit::Done })
@@ -230,7 +238,7 @@ fn line(progress: &Progress) -> String {
     }
 }
 
-fn table(out: &mut Output, timed: &Timed<'_>) -> Result<(), Failure> {
+fn table(out: &mut Output, timed: &Timed<'_, SimulationReport>) -> Result<(), Failure> {
     let r = timed.report;
     let rows = [
         ("subscribers", r.subscribers.to_string()),
