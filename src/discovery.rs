@@ -25,13 +25,13 @@ impl Node {
     /// use qcast::{Node, Service};
     ///
     /// let node = Node::builder().open()?;
-    /// # let kind = format!("doc {}", std::process::id());
+    /// let kind = format!("http of job {}", std::process::id());
     /// let service = Service::new(&kind, "front", 8080).meta("path", "/status");
     /// let announcement = node.announce(service)?;
     /// println!("announced as {}", announcement.wait(Duration::from_secs(5))?);
     ///
     /// let other = Node::builder().open()?;
-    /// let found = other.resolve("front", Duration::from_secs(5))?;
+    /// let found = other.resolve_of(&kind, "front", Duration::from_secs(5))?;
     /// assert_eq!((found.service.port, found.service.value("path")), (8080, Some("/status")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
