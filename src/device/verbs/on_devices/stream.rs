@@ -18,13 +18,14 @@ fn node(at: usize) -> Node {
     builder(at).open().unwrap()
 }
 
+/// A node that is in no group but those that are tested: the journal is about them alone.
 fn builder(at: usize) -> NodeBuilder {
     // RUST_LOG=qcast=debug shows what happens.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     let spec = super::config(at).spec;
-    Node::builder().device(DeviceSpec::Verbs(spec))
+    Node::builder().device(DeviceSpec::Verbs(spec)).control(false)
 }
 
 /// A publisher and a subscriber of one group on two nodes.
