@@ -101,7 +101,7 @@ pub enum NodeEvent {
         other: Noticed,
     },
     /// Datagrams with another QKey were dropped: somebody has another key, or secret, for a group of this name. Told once a
-    /// second at most.
+    /// second at most, and more rarely the longer it goes on, up to once a minute.
     ///
     /// Devices count them for a whole port, so the group is known only if it is the one that the node is in. On real
     /// devices they may even have been for another process's queue pair.
