@@ -63,7 +63,7 @@ pub(crate) struct ResolveArgs {
     service: String,
 
     /// Its type [default: any]
-    #[arg(long = "type", value_name = "TYPE", default_value = "")]
+    #[arg(long = "type", value_name = "TYPE", default_value = "", hide_default_value = true)]
     kind: String,
 
     /// How long to look
@@ -114,9 +114,10 @@ pub(crate) fn run(args: &BrowseArgs) -> Outcome {
     }
     if found.is_empty() {
         return Err(Failure::failed(format_args!(
-            "no service {}was found in {}",
+            "no service {}was found in {}; {}",
             if kind.is_empty() { String::new() } else { format!("of type {kind:?} ") },
-            Seconds(start.elapsed())
+            Seconds(start.elapsed()),
+            NodeOptions::reach(&node)
         )));
     }
     list(&found, args.json, &mut out)?;
@@ -240,6 +241,6 @@ fn find(node: &Node, args: &ResolveArgs) -> Result<FoundService, Failure> {
     node.resolve_of(&args.kind, &args.service, args.timeout).map_err(|error| match &error {
         ResolveError::Browse(_) => Failure::usage(Chain(&error)),
         ResolveError::Stopped(_) => Failure::environment(Chain(&error)),
-        _ => Failure::failed(Chain(&error)),
+        _ => Failure::failed(format_args!("{error}; {}", NodeOptions::reach(node))),
     })
 }

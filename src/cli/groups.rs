@@ -76,7 +76,7 @@ pub(crate) fn run(args: &GroupsArgs) -> Outcome {
     out.flush()?;
     if groups.is_empty() {
         super::output::Notes::default()
-            .say("no group is seen: nobody is in one, or not on this network and --domain");
+            .say(format_args!("no group is seen: nobody is in one; {}", NodeOptions::reach(&node)));
     }
     Ok(Exit::Done)
 }
