@@ -46,7 +46,7 @@ fn one_look_shows_everybody() {
 
     let ended = run(&["members", &group, "--json", "--settle", "3"]).expect(0);
     let [object] = &ended.objects()[..] else { panic!("{ended:#?}") };
-    expect_keys(object, &["event", "time", "group", "mgid", "version", "members"]);
+    expect_keys(object, &["event", "time", "group", "mgid", "version", "members", "events"]);
     let members = object["members"].as_array().unwrap();
     assert_eq!(members.len(), 3, "{object}");
     for member in members {

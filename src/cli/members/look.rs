@@ -30,8 +30,12 @@ pub(super) fn look(
         thread::sleep(SLICE.min(deadline.saturating_duration_since(now())));
     }
     let view = group.members();
+    let happened: Vec<_> =
+        std::iter::from_fn(|| events.try_recv().ok().flatten()).map(|e| Told::node(&e)).collect();
     if json {
-        out.json(&view_json(&view, group))?;
+        let mut object = view_json(&view, group);
+        object["events"] = happened.iter().map(Told::json).collect();
+        out.json(&object)?;
     } else {
         let mut rows = rows(&view, &Rates::default(), group.node());
         rows.sort_by(|a, b| Sort::Name.compare(a, b));
@@ -41,8 +45,8 @@ pub(super) fn look(
     }
     out.flush()?;
     let notes = Notes::default();
-    while let Ok(Some(event)) = events.try_recv() {
-        notes.say(Told::node(&event).text);
+    for told in &happened {
+        notes.say(&told.text);
     }
     if view.members.len() < 2 {
         notes.say(format_args!(

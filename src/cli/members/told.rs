@@ -147,9 +147,13 @@ impl Told {
     /// Something about this node itself, now.
     pub(crate) fn node(event: &NodeEvent) -> Self {
         let text = event.to_string();
-        let object = happenings::object(event).unwrap_or_else(
-            || json!({ "event": "node", "change": node_change(event), "text": text }),
-        );
+        let object = happenings::object(event).unwrap_or_else(|| {
+            let mut object = json!({ "event": "node", "change": node_change(event), "text": text });
+            if let NodeEvent::QKeyViolations { datagrams, groups } = event {
+                (object["datagrams"], object["groups"]) = (json!(datagrams), json!(groups));
+            }
+            object
+        });
         Self::new(shown(&text).into_owned(), Weight::Notable, object)
     }
 
@@ -222,6 +226,7 @@ fn node_change(event: &NodeEvent) -> &'static str {
         NodeEvent::DeviceReturned { .. } => "device_returned",
         NodeEvent::QpFailed { .. } => "qp_failed",
         NodeEvent::AddressChanged { .. } => "address_changed",
+        NodeEvent::QKeyViolations { .. } => "qkey_violations",
         NodeEvent::Missed { .. } => "missed",
         _ => "other",
     }
