@@ -22,7 +22,8 @@ use super::values;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 At the end of the input, or at Ctrl-C, it stays until the subscribers have everything
-(--linger). Exit code 4 says that some did not confirm it.
+(--linger). Exit code 4 says that some did not confirm it, 1 that Ctrl-C came before the
+end of --file.
 
 Examples:
   date | qcast pub -g news --wait-for 1
@@ -119,8 +120,15 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
     let Outgoing { publisher, teller, mut out, .. } = outgoing;
     let closed = publisher.close();
     let seconds = start.elapsed();
-    worked?;
+    let go = worked?;
     told?;
+    if let (Go::Stop, Some(file)) = (go, &args.file) {
+        return Err(Failure::failed(format_args!(
+            "interrupted after {} of {}",
+            count(sent.bytes, "byte"),
+            file.display()
+        )));
+    }
 
     teller.tell(
         &mut out,
@@ -161,16 +169,17 @@ struct Sent {
     bytes: u64,
 }
 
+/// Publishes the input; [`Go::Stop`] says that a signal ended it.
 fn publish(
     args: &PubArgs,
     input: &mut Input,
     outgoing: &mut Outgoing<'_>,
     sent: &mut Sent,
-) -> Result<(), Failure> {
+) -> Result<Go, Failure> {
     match args.wait_for {
         Some(wanted) => {
             if outgoing.wait_for(wanted, args.wait_timeout)? == Go::Stop {
-                return Ok(());
+                return Ok(Go::Stop);
             }
         }
         // Subscribers that are there already would miss a stream that ends before they have answered.
@@ -193,22 +202,22 @@ fn publish(
                 // An idle pause does not make a burst afterwards.
                 pace = args.rate.map(Pace::new);
                 if outgoing.look()? == Go::Stop {
-                    break;
+                    return Ok(Go::Stop);
                 }
                 continue;
             }
         };
         if let Some(pace) = &mut pace {
             if outgoing.sleep_until(pace.next())? == Go::Stop {
-                break;
+                return Ok(Go::Stop);
             }
             pace.step();
         }
         if outgoing.send(&message)? == Go::Stop {
-            break;
+            return Ok(Go::Stop);
         }
         sent.messages += 1;
         sent.bytes += message.len() as u64;
     }
-    Ok(())
+    Ok(Go::On)
 }

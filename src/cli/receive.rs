@@ -295,7 +295,7 @@ impl Receiver<'_> {
                 "repairs": repairs, "lost": lost, "rejected_datagrams": rejected,
             }))?;
         } else {
-            for (label, value) in [
+            self.out.rows(&[
                 ("file", kept.path.display().to_string()),
                 ("from", from),
                 ("bytes", kept.size.to_string()),
@@ -305,9 +305,7 @@ impl Receiver<'_> {
                 ("repairs", repairs.to_string()),
                 ("lost", lost.to_string()),
                 ("rejected", rejected.to_string()),
-            ] {
-                self.out.line(format!("{label:<10} {value}").as_bytes())?;
-            }
+            ])?;
         }
         self.out.flush()
     }

@@ -93,7 +93,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
             "naks": stats.naks, "repairs": stats.repairs, "unconfirmed": closed.unconfirmed,
         }))?;
     } else {
-        for (label, value) in [
+        out.rows(&[
             ("file", source.name.clone()),
             ("bytes", source.size.to_string()),
             ("sha256", hex(&hash)),
@@ -101,9 +101,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
             ("receivers", joined.into_iter().collect::<Vec<_>>().join(", ")),
             ("NAKs", stats.naks.to_string()),
             ("repairs", stats.repairs.to_string()),
-        ] {
-            out.line(format!("{label:<10} {value}").as_bytes())?;
-        }
+        ])?;
     }
     out.flush()?;
     if closed.unconfirmed.is_empty() {

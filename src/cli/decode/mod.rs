@@ -64,8 +64,11 @@ pub(crate) fn run(args: &DecodeArgs, out: &mut dyn Write) -> Result<(), DecodeEr
     };
     let mut summary = Summary::default();
     let result = decode(file, args, out, &mut summary);
-    // Nobody can be told that standard error is closed.
-    let _ = writeln!(io::stderr(), "{summary}");
+    // What was no capture at all has no summary.
+    if result.is_ok() || summary.packets > 0 {
+        // Nobody can be told that standard error is closed.
+        let _ = writeln!(io::stderr(), "{summary}");
+    }
     match result {
         Err(DecodeError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
