@@ -253,7 +253,17 @@ impl Receiver<'_> {
         // Without a beginning it is the rest of a transfer that began before this receiver did, or
         // that was given up.
         let Some(transfer) = self.transfers.get_mut(&key) else { return Ok(()) };
-        match transfer.incoming.take(part)? {
+        let taken = match transfer.incoming.take(part) {
+            Ok(taken) => taken,
+            Err(failure) => {
+                // It ends the command, which says why; who reads objects is told of the file.
+                if self.args.json {
+                    self.give_up(key, Exit::Failed, &failure.to_string())?;
+                }
+                return Err(failure);
+            }
+        };
+        match taken {
             Taken::More => {
                 self.teller.notes.progress(transfer.incoming.written());
                 Ok(())
