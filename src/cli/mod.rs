@@ -4,6 +4,7 @@
 //! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
+mod ahead;
 mod announce;
 mod bench;
 mod browse;
@@ -38,7 +39,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use exit::{Chain, Exit, Failure, Outcome};
+use exit::{Exit, Outcome};
 
 /// Publish and subscribe over RDMA unreliable datagrams, with or without an RDMA device.
 #[derive(Debug, Parser)]
@@ -96,7 +97,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Members(args) => members::run(&args),
         Command::Join(args) => join::run(&args),
         Command::Chat(args) => chat::run(&args),
-        Command::Decode(args) => decode(&args),
+        Command::Decode(args) => decode::run(&args),
         Command::Announce(args) => announce::run(&args),
         Command::Browse(args) => browse::run(&args),
         Command::Resolve(args) => browse::resolve(&args),
@@ -105,13 +106,5 @@ fn run(cli: Cli) -> Outcome {
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
-    }
-}
-
-fn decode(args: &decode::DecodeArgs) -> Outcome {
-    let mut out = std::io::BufWriter::new(std::io::stdout());
-    match decode::run(args, &mut out) {
-        Ok(()) => Ok(Exit::Done),
-        Err(error) => Err(Failure::failed(Chain(&error))),
     }
 }

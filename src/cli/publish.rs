@@ -117,7 +117,9 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
     // What was published before an error is still delivered.
     let stats = outgoing.publisher.stats();
     let told = outgoing.tell_events();
-    let Outgoing { publisher, teller, mut out, .. } = outgoing;
+    let Outgoing { publisher, teller, mut out, joined, .. } = outgoing;
+    // Those that were there, though some may have had enough by now.
+    let subscribers = stats.receivers.max(joined.len());
     let closed = publisher.close();
     let seconds = start.elapsed();
     let go = worked?;
@@ -135,7 +137,7 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
         || {
             json!({
                 "event": "summary", "messages": sent.messages, "bytes": sent.bytes,
-                "seconds": seconds.as_secs_f64(), "subscribers": stats.receivers,
+                "seconds": seconds.as_secs_f64(), "subscribers": subscribers,
                 "naks": stats.naks, "repairs": stats.repairs, "unconfirmed": closed.unconfirmed,
             })
         },
@@ -145,7 +147,7 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
                 count(sent.messages, "message"),
                 count(sent.bytes, "byte"),
                 Seconds(seconds),
-                count(stats.receivers as u64, "subscriber"),
+                count(subscribers as u64, "subscriber"),
                 count(stats.naks, "NAK"),
                 count(stats.repairs, "repair"),
             )

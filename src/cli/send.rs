@@ -24,7 +24,8 @@ use super::values;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It waits for --wait-for receivers, sends, and stays until all of them have everything.
-Exit code 4 says that some did not confirm it.
+Exit code 4 says that some did not confirm it. What a receiver confirms is that everything
+has reached it; whether it could keep the file is told there.
 
 Examples:
   qcast receive -g files --dir incoming       (on as many hosts as you like)
