@@ -37,7 +37,7 @@ mod values;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::{Exit, Outcome};
 
@@ -76,7 +76,8 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = take_negatives(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to standard output, usage errors to standard error; a closed one is no news.
@@ -85,6 +86,16 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     exit::end(&run(cli))
+}
+
+/// Takes `-1` for a value where one is wanted, so that its option says what it can be, and not for a strange option.
+fn take_negatives(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let takes = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes)
+        })
+        .mut_subcommands(take_negatives)
 }
 
 fn run(cli: Cli) -> Outcome {

@@ -68,8 +68,8 @@ where
         }
         let words = || seen.lock().as_ref().map(words);
         if interrupt.is_asked() {
-            let at = words().unwrap_or_else(|| "nodes were still set up".into());
-            return Err(Failure::failed(format_args!("interrupted at {at}")));
+            let far = words().map_or("while nodes were set up".into(), |at| format!("at {at}"));
+            return Err(Failure::failed(format_args!("interrupted {far}")));
         }
         if due.is_due()
             && let Some(words) = words()
