@@ -80,7 +80,7 @@ pub use qcast_proto::discovery::{
     DiscoveryCounters, Found as FoundService, Owner as ServiceOwner, Service, ServiceError,
 };
 pub use qcast_proto::membership::{
-    Member, MemberEvent, MemberInfo, MemberState, ProfileError, Role, View,
+    Member, MemberEvent, MemberInfo, MemberProgress, MemberState, ProfileError, Role, View,
 };
 pub use qcast_proto::node::{GroupCounters, StreamStats};
 pub use qcast_proto::publish::{

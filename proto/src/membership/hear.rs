@@ -78,6 +78,9 @@ impl Membership {
         {
             self.update(slot, info.clone());
         }
+        if let Some(progress) = b.progress {
+            self.progress.note(slot, progress, self.ms(now) as u32);
+        }
         self.renew(slot, now, in_group);
         if in_group {
             self.compare(now, from, b);
@@ -151,6 +154,10 @@ impl Membership {
             unanswered: 0,
             live: true,
         });
+        match b.progress {
+            Some(progress) => self.progress.note(slot, progress, ms as u32),
+            None => self.progress.forget(slot),
+        }
         // Not all members look at a new one at the same moment.
         let look = ms + self.rng.u64(u64::from(interval_ms) / 4..=u64::from(interval_ms) * 2);
         self.wheel.add(&mut self.roll.entries, slot, look);

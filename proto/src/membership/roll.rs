@@ -97,7 +97,12 @@ impl Roll {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|e| e.live)
+        self.places().map(|(_, e)| e)
+    }
+
+    /// The members with their places.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Slot, &Entry)> {
+        (0..).zip(&self.entries).filter(|(_, e)| e.live)
     }
 
     pub(super) fn find(&self, node: NodeId) -> Option<Slot> {

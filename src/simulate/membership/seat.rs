@@ -154,7 +154,7 @@ impl Seat {
         while let Some((event, _)) = life.poll_event() {
             self.told.push(event);
         }
-        while let Some((to, word)) = life.poll_transmit(now) {
+        while let Some((to, word)) = life.poll_transmit(now, &mut || None) {
             self.out.push(sealed(self.index, self.address, to, &word));
         }
         self.due = life.poll_timeout().unwrap_or(now + Duration::from_secs(3600));

@@ -249,6 +249,11 @@ impl<T> PublishStream<T> {
         self.flow.table.receivers().get(&node)
     }
 
+    /// New frames sent.
+    pub(crate) fn frames(&self) -> u64 {
+        self.stats.frames
+    }
+
     pub(crate) fn stats(&mut self) -> PublisherStats {
         let head = self.window.head();
         PublisherStats {
