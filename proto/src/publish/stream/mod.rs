@@ -94,6 +94,10 @@ struct Closing {
     done: bool,
 }
 
+/// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
+/// Requirements: `R-BOUND-3`.
+const MAX_REPLIES: usize = 64;
+
 /// A first announcement is repeated so soon while the publisher is not ready, and then ever more slowly,
 /// up to the other: a join takes some ten milliseconds to reach all switches.
 /// Requirements: `R-READY-2`.

@@ -3,15 +3,11 @@
 use core::time::Duration;
 
 use super::{
-    AnnounceTimer, END_TO_NOBODY, HELD_HEARTBEAT, MAX_ANNOUNCE_INTERVAL, Outgoing, PublishStream,
-    micros,
+    AnnounceTimer, END_TO_NOBODY, HELD_HEARTBEAT, MAX_ANNOUNCE_INTERVAL, MAX_REPLIES, Outgoing,
+    PublishStream, micros,
 };
 use crate::time::Instant;
 use crate::wire::control::Heartbeat;
-
-/// Answers to peers that may wait at once: more come from a flood, and asking again is cheap.
-/// Requirements: `R-BOUND-3`.
-const MAX_REPLIES: usize = 64;
 
 /// Frames of one kind before the other gets its turn.
 const RUN: u32 = 32;
