@@ -80,6 +80,7 @@ pub(crate) fn main() -> ExitCode {
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = brief(error);
             // Help goes to standard output, usage errors to standard error; a closed one is no news.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage } else { Exit::Done }.into();
@@ -97,6 +98,25 @@ fn take_negatives(command: clap::Command) -> clap::Command {
         })
         .mut_subcommands(take_negatives)
 }
+
+/// An error about arguments that repeats them as they may be shown, and of long ones the beginning.
+fn brief(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand]
+    {
+        let Some(ContextValue::String(value)) = error.get(kind) else { continue };
+        let mut text: String = value.chars().take(REPEATED).collect();
+        if text.len() < value.len() {
+            text += "...";
+        }
+        let text = shown::shown(&text).into_owned();
+        error.insert(kind, ContextValue::String(text));
+    }
+    error
+}
+
+/// Characters of an argument that an error about it repeats.
+const REPEATED: usize = 60;
 
 fn run(cli: Cli) -> Outcome {
     options::trace(cli.verbose)?;

@@ -75,10 +75,12 @@ impl<'a> Live<'a> {
         let rows = rows(&view, &self.rates, self.changes.group().node());
         self.board.show(view.version, rows);
         self.screen.draw(&self.board)?;
-        match self.screen.input(SLICE) {
-            Input::Key(key) => self.board.press(key),
-            Input::Quit => return Ok(Next::Ended),
-            Input::Nothing => {}
+        for input in self.screen.input(SLICE) {
+            match input {
+                Input::Key(key) => self.board.press(key),
+                Input::Quit => return Ok(Next::Ended),
+                Input::Nothing => {}
+            }
         }
         Ok(Next::More)
     }
