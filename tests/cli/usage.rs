@@ -68,6 +68,8 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["sub", "-g", "x", "--json", "--raw"], "cannot be used with"),
         (&["sub", "-g", "x", "--reliability", "best"], "best-effort"),
         (&["sub", "-g", "x", "--count", "0"], "--count"),
+        (&["sub", "-g", "x", "--queue", "-1"], "-1 is not in 1..=1048576"),
+        (&["pub", "-g", "x", "--rate", "-3"], "from 0.001 to"),
         (&["sub", "-g", "x", "--timeout", "0"], "seconds"),
         (&["sub", "-g", "qcast"], "control group"),
         (&["announce", "t", "n"], "--port"),
