@@ -116,13 +116,16 @@ impl Drop for Terminal {
 #[test]
 fn the_live_view_is_drawn_and_obeys_its_keys() {
     let group = group("live");
-    let name = format!("ann of {group}");
-    let _member = Run::listening(&["sub", "-g", &group, "--name", &name]);
+    // Short names: what is longer than its column is cut.
+    let named = |name: &str| format!("{name}-{}", std::process::id());
+    let (ann, bob) = (named("ann"), named("bob"));
+    let _ann = Run::listening(&["sub", "-g", &group, "--name", &ann]);
     let mut view = Terminal::start(&["members", &group, "--watch"]);
     view.shows(&["MEMBER", "STATE", "PROGRESS"]);
-    view.shows(&[&name, " alive ", " nothing yet "]);
+    view.shows(&[&ann, " alive ", " nothing yet "]);
     view.shows(&["EVENTS"]);
-    view.shows(&[&name, "joined: subscriber on"]);
+    let _bob = Run::listening(&["sub", "-g", &group, "--name", &bob]);
+    view.shows(&[&bob, "joined: "]);
     view.shows(&["q quit", "s sort (name)"]);
     for order in ["state", "heard", "rtt", "behind", "name"] {
         view.press(b"s");
