@@ -5,7 +5,8 @@
 use alloc::sync::Arc;
 
 use super::departed::End;
-use super::roll::{Entry, Slot};
+use super::entry::{Entry, Proof};
+use super::roll::Slot;
 use super::speak::{Said, promised_ms};
 use super::state::Sign;
 use super::{Beacon, MemberEvent, MemberInfo, MemberState, Membership, Word, names_its_sender};
@@ -68,7 +69,7 @@ impl Membership {
         if let Some(echo) = b.echo {
             let rtt = (now.as_micros() as u32).wrapping_sub(echo);
             if rtt <= MAX_RTT_US {
-                (e.rtt_us, e.unanswered) = (rtt.max(1), 0);
+                e.proof = Proof::answer(rtt.max(1));
                 self.answered = now;
             }
         }
@@ -101,7 +102,7 @@ impl Membership {
         }
         let sign = if in_group { Sign::Heard } else { Sign::Answered };
         // Most of the time there is nothing to tell.
-        if self.roll.entries[slot as usize].state != MemberState::Alive {
+        if self.roll.entries[slot as usize].state != Some(MemberState::Alive) {
             self.sign(slot, sign);
         }
     }
@@ -143,17 +144,14 @@ impl Membership {
             at: b.at,
             heard: ms as u32,
             heard_in_group: ms as u32,
-            rtt_us: 0,
-            next: 0,
+            proof: Proof::NONE,
             interval_ms,
-            state: MemberState::Alive,
+            state: Some(MemberState::Alive),
             tries: 0,
-            unanswered: 0,
-            live: true,
         });
         // Not all members look at a new one at the same moment.
         let look = ms + self.rng.u64(u64::from(interval_ms) / 4..=u64::from(interval_ms) * 2);
-        self.wheel.add(&mut self.roll.entries, slot, look);
+        self.wheel.add(slot, look);
         self.tell(MemberEvent::Joined(info.clone()));
         true
     }
