@@ -54,6 +54,7 @@ impl Membership {
         let ms = self.ms(now);
         let mut due = Vec::new();
         while self.wheel.take(ms, &mut due) {
+            self.roll.fetch(due.iter().copied());
             for slot in due.drain(..) {
                 match self.look(now, slot, signs) {
                     Some(due) => self.wheel.add(slot, due),

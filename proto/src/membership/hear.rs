@@ -9,7 +9,9 @@ use super::entry::{Entry, Proof};
 use super::roll::Slot;
 use super::speak::{Said, promised_ms};
 use super::state::Sign;
-use super::{Beacon, MemberEvent, MemberInfo, MemberState, Membership, Word, names_its_sender};
+use super::{
+    Beacon, Hint, MemberEvent, MemberInfo, MemberState, Membership, Word, names_its_sender,
+};
 use crate::addr::{NodeId, PeerAddr};
 use crate::time::Instant;
 use crate::wire::member::Probe;
@@ -25,13 +27,25 @@ impl Membership {
     /// be asked for: a member that was only heard again gives nothing to tell or to send, and is most of what comes.
     /// Requirements: `R-MEMBER-1`.
     pub fn handle(&mut self, now: Instant, from: PeerAddr, in_group: bool, word: &Word) -> bool {
+        self.handle_at(now, from, in_group, word, Hint::NONE)
+    }
+
+    /// The same as [`handle`](Self::handle), of a node that was [looked up](Self::look_up) before.
+    pub fn handle_at(
+        &mut self,
+        now: Instant,
+        from: PeerAddr,
+        in_group: bool,
+        word: &Word,
+        hint: Hint,
+    ) -> bool {
         self.now = now;
         if self.leaving_left.is_some() {
             return false;
         }
         self.stirred = false;
         match word {
-            Word::Beacon(beacon) => self.hear_beacon(now, from, in_group, beacon),
+            Word::Beacon(beacon) => self.hear_beacon(now, from, in_group, beacon, hint),
             Word::Probe(probe) => self.hear_probe(now, from, probe),
             Word::Roster(roster) => self.hear_roster(now, from, roster),
             Word::Digest(digest) => self.hear_digest(now, from, digest),
@@ -39,7 +53,14 @@ impl Membership {
         self.stirred
     }
 
-    fn hear_beacon(&mut self, now: Instant, from: PeerAddr, in_group: bool, b: &Beacon) {
+    fn hear_beacon(
+        &mut self,
+        now: Instant,
+        from: PeerAddr,
+        in_group: bool,
+        b: &Beacon,
+        hint: Hint,
+    ) {
         if !names_its_sender(b.info.as_ref(), from) {
             self.counters.spoofed += 1;
             return;
@@ -47,7 +68,7 @@ impl Membership {
         if b.node == self.own.node {
             return self.meet_double(now, from, b);
         }
-        let Some(slot) = self.roll.find(b.node) else {
+        let Some(slot) = self.roll.find_at(hint, b.node) else {
             return self.meet(now, from, in_group, b);
         };
         let e = &mut self.roll.entries[slot as usize];

@@ -54,6 +54,7 @@ pub(crate) use member::sound_prefix;
 pub use member::{
     MAX_HOST, MAX_METADATA, MAX_PAIRS, Member, MemberInfo, MemberState, Profile, ProfileError, Role,
 };
+pub use roll::Hint;
 pub use view::View;
 pub use word::{Beacon, MAX_WORD, Word};
 
@@ -263,11 +264,11 @@ impl Membership {
             || self.roll.find(node).is_some_and(|slot| is(&self.roll.entries[slot as usize].info))
     }
 
-    /// Looks for many nodes at once, before their words are handled one after the other. That changes nothing but the
-    /// time it takes: what a node keeps of each of thousands is somewhere in its memory, and a processor that is
-    /// asked for all of it waits for all of it at once.
-    pub fn look_up(&self, nodes: impl Iterator<Item = NodeId>) {
-        self.roll.look_up(nodes);
+    /// Looks for many nodes at once, before their words are handled one after the other, and says for each where
+    /// [`handle_at`](Self::handle_at) finds it. This saves time only: what a node keeps of each of thousands is
+    /// somewhere in its memory, and a processor that is asked for all of it waits for all of it at once.
+    pub fn look_up(&self, nodes: impl Iterator<Item = NodeId>, hints: &mut Vec<Hint>) {
+        self.roll.look_up(nodes, hints);
     }
 
     /// Nodes that were heard of and are asked who they are; members that left and are remembered; and nodes that

@@ -10,6 +10,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::hint::black_box;
 
 use super::MemberInfo;
 use super::entry::{Entries, Entry};
@@ -18,6 +19,16 @@ use crate::wire::member::BUCKETS;
 
 /// Where a member is.
 pub(super) type Slot = u32;
+
+/// Where what a member keeps of another one probably is: from [`look_up`](super::Membership::look_up), for
+/// [`handle_at`](super::Membership::handle_at). One that is wrong, or old, costs a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint(Slot);
+
+impl Hint {
+    /// Nothing is known.
+    pub const NONE: Self = Self(Slot::MAX);
+}
 
 #[derive(Debug)]
 pub(super) struct Roll {
@@ -100,10 +111,10 @@ impl Roll {
         }
     }
 
-    /// Looks for many nodes at once: what is known of them is then at hand when they are looked for one by one.
-    pub(super) fn look_up(&self, nodes: impl Iterator<Item = NodeId>) {
+    /// Looks for many nodes at once, and says where each probably is. What is known of them is at hand then.
+    pub(super) fn look_up(&self, nodes: impl Iterator<Item = NodeId>, hints: &mut Vec<Hint>) {
         if self.index.is_empty() {
-            return;
+            return hints.extend(nodes.map(|_| Hint::NONE));
         }
         let mut hashes = nodes.map(|node| self.hash(node)).peekable();
         while hashes.peek().is_some() {
@@ -112,21 +123,31 @@ impl Roll {
                 *place = hash;
                 many += 1;
             }
-            self.look_up_some(&some[..many]);
+            self.look_up_some(&some[..many], hints);
         }
     }
 
     /// Three rounds, in none of which one look waits for another: the homes in the index, the slots, the entries.
-    fn look_up_some(&self, hashes: &[u64]) {
+    fn look_up_some(&self, hashes: &[u64], hints: &mut Vec<Hint>) {
         let homes = hashes.iter().map(|hash| self.index[*hash as usize & (self.index.len() - 1)]);
-        core::hint::black_box(homes.fold(0, |all, place| all ^ place));
-        let (mut slots, mut many) = ([0; AT_ONCE], 0);
-        for slot in hashes.iter().filter_map(|hash| self.probably(*hash)) {
-            slots[many] = slot;
-            many += 1;
+        black_box(homes.fold(0, |all, place| all ^ place));
+        let first = hints.len();
+        hints.extend(hashes.iter().map(|hash| self.probably(*hash).map_or(Hint::NONE, Hint)));
+        self.fetch(hints[first..].iter().map(|hint| hint.0));
+    }
+
+    /// Looks at entries, all at once: they are at hand when they are looked at one by one.
+    pub(super) fn fetch(&self, slots: impl Iterator<Item = Slot>) {
+        let heard = slots.filter_map(|slot| Some(self.entries.get(slot as usize)?.heard));
+        black_box(heard.fold(0, |all, ms| all ^ ms));
+    }
+
+    /// The slot of a node, which is probably where the hint says.
+    pub(super) fn find_at(&self, hint: Hint, node: NodeId) -> Option<Slot> {
+        match self.live(hint.0) {
+            Some(e) if e.info.node == node => Some(hint.0),
+            _ => self.find(node),
         }
-        let heard = slots[..many].iter().map(|slot| self.entries[*slot as usize].heard);
-        core::hint::black_box(heard.fold(0, |all, ms| all ^ ms));
     }
 
     /// The slot of a node with this hash, but that another's may end in the same bits.
@@ -340,7 +361,7 @@ mod tests {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let (mut roll, mut map) = (Roll::new(rng.u64(..)), BTreeMap::new());
-            for _ in 0..2000 {
+            for _ in 0..1000 {
                 let node = rng.u128(..150);
                 match map.remove(&node) {
                     Some(slot) => {
@@ -353,9 +374,15 @@ mod tests {
                 }
                 let probe = rng.u128(..150);
                 assert_eq!(roll.find(NodeId(probe)), map.get(&probe).copied(), "seed {seed}");
-                roll.look_up((0..probe).map(NodeId));
-                if map.contains_key(&probe) {
-                    assert!(roll.probably(roll.hash(NodeId(probe))).is_some(), "seed {seed}");
+                let mut hints = Vec::new();
+                roll.look_up((0..probe).map(NodeId), &mut hints);
+                assert_eq!(hints.len() as u128, probe);
+                for (node, hint) in (0..).map(NodeId).zip(hints) {
+                    assert!(hint != Hint::NONE || !map.contains_key(&node.0), "seed {seed}");
+                    for hint in [hint, Hint(rng.u32(..200)), Hint::NONE] {
+                        let found = roll.find_at(hint, node);
+                        assert_eq!(found, map.get(&node.0).copied(), "seed {seed}");
+                    }
                 }
                 assert_eq!(roll.count(), map.len());
             }

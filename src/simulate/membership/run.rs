@@ -9,7 +9,7 @@ use qcast_proto::time::{Duration, Instant};
 use super::super::SimulationError;
 use super::judge::{Check, Findings};
 use super::script::{Change, Script};
-use super::seat::{Multicast, Parcel, Seat, Step};
+use super::seat::{Multicast, Parcel, Seat, Step, Turns};
 use super::truth::Truth;
 use super::{MembershipReport, MembershipSimulationConfig};
 
@@ -44,7 +44,8 @@ pub struct MembershipSimulation {
     threads: (usize, usize),
     sent_bytes: u64,
     sent: u64,
-    member_seconds: f64,
+    /// Steps of all members' lives.
+    member_steps: u64,
 }
 
 /// Words that members hear in a step, all together, that are worth more than one thread.
@@ -74,7 +75,7 @@ impl MembershipSimulation {
             restarts: BTreeMap::new(),
             sent_bytes: 0,
             sent: 0,
-            member_seconds: 0.0,
+            member_steps: 0,
         })
     }
 
@@ -97,8 +98,13 @@ impl MembershipSimulation {
 
     /// All members take their turn, and time goes on.
     fn turn(&mut self) {
-        self.step();
-        self.deliver();
+        let turns = self.step();
+        for turns in turns {
+            self.member_steps += turns.lives as u64;
+            self.found.add(turns.found);
+            self.deliver(turns.said);
+        }
+        self.pass_on();
         self.now += self.config.step;
     }
 
@@ -186,7 +192,7 @@ impl MembershipSimulation {
     }
 
     /// Each member does what it does in a step. They do not depend on each other within it, nor on how many threads there are.
-    fn step(&mut self) {
+    fn step(&mut self) -> Vec<Turns> {
         let multicast = std::mem::take(&mut self.multicast);
         let step = Step {
             now: self.now,
@@ -198,45 +204,42 @@ impl MembershipSimulation {
         let is_worth_it = self.seats.len() * multicast.len() >= self.threads.1;
         let threads = if is_worth_it { self.threads.0 } else { 1 };
         let share = self.seats.len().div_ceil(threads).max(1);
-        let turns = |seats: &mut [Seat]| {
-            let mut found = Findings::default();
-            seats.iter_mut().for_each(|s| s.step(&step, &mut found));
-            found
+        let take = |seats: &mut [Seat]| {
+            let mut turns = Turns::default();
+            for seat in seats {
+                seat.step(&step, &mut turns);
+                turns.lives += usize::from(seat.life.is_some());
+            }
+            turns
         };
         std::thread::scope(|scope| {
             let mut shares = self.seats.chunks_mut(share);
             let own = shares.next();
-            let others: Vec<_> = shares.map(|seats| scope.spawn(|| turns(seats))).collect();
-            if let Some(seats) = own {
-                self.found.add(turns(seats));
-            }
-            for other in others {
-                self.found.add(other.join().expect("a panic of a member's turn ends the run"));
-            }
-        });
-        self.member_seconds += self.config.step.as_secs_f64()
-            * self.seats.iter().filter(|s| s.life.is_some()).count() as f64;
+            let others: Vec<_> = shares.map(|seats| scope.spawn(|| take(seats))).collect();
+            let own = own.map(take);
+            let others = others.into_iter().map(|t| t.join().expect("a member's turn ends"));
+            own.into_iter().chain(others).collect()
+        })
     }
 
-    /// What was said goes on its way.
-    fn deliver(&mut self) {
-        let arrives = self.now + self.config.step;
-        for at in 0..self.seats.len() {
-            let half = self.seats[at].half;
-            let out = std::mem::take(&mut self.seats[at].out);
-            for parcel in out {
-                self.sent += 1;
-                self.sent_bytes += parcel.bytes as u64;
-                match parcel.to {
-                    To::Group => {
-                        let node = self.seats[at].node;
-                        self.multicast.push(Multicast { parcel, node, half });
-                    }
-                    To::Peer(_) => self.unicast.push(parcel),
+    /// What was said to all goes on its way.
+    fn deliver(&mut self, said: Vec<Parcel>) {
+        for parcel in said {
+            self.sent += 1;
+            self.sent_bytes += parcel.bytes as u64;
+            match parcel.to {
+                To::Group => {
+                    let Seat { node, half, .. } = self.seats[parcel.seat];
+                    self.multicast.push(Multicast { parcel, node, half });
                 }
+                To::Peer(_) => self.unicast.push(parcel),
             }
         }
-        let cut = self.script.is_cut(arrives);
+    }
+
+    /// What was said to one goes where it is to go.
+    fn pass_on(&mut self) {
+        let cut = self.script.is_cut(self.now + self.config.step);
         for parcel in self.unicast.drain(..) {
             let To::Peer(to) = parcel.to else { continue };
             let Some(life) = self.truth.at(to.qpn) else { continue };
@@ -273,7 +276,8 @@ impl MembershipSimulation {
             ..MembershipReport::default()
         };
         self.found.tell(&mut report);
-        let per = |n: u64| n as f64 / self.member_seconds.max(1e-9);
+        let member_seconds = self.config.step.as_secs_f64() * self.member_steps as f64;
+        let per = |n: u64| n as f64 / member_seconds.max(1e-9);
         report.virtual_seconds = self.now.saturating_since(Instant::ZERO).as_secs_f64();
         report.bytes_per_member_per_second = per(self.sent_bytes);
         report.received_bytes_per_member_per_second = per(received);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use qcast_proto::addr::{Gid, NodeId, PeerAddr, Qpn, ROCE_PORT};
 use qcast_proto::membership::{
-    Beacon, MAX_WORD, MemberInfo, Membership, MembershipConfig, Role, Word,
+    Beacon, Hint, MAX_WORD, MemberInfo, Membership, MembershipConfig, Role, Word,
 };
 use qcast_proto::node::To;
 use qcast_proto::time::{Duration, Instant};
@@ -40,7 +40,6 @@ pub(super) struct Seat {
     due: Instant,
     last_turn: Instant,
     pub(super) inbox: Vec<(PeerAddr, Arc<Word>)>,
-    pub(super) out: Vec<Parcel>,
     pub(super) witness: Witness,
     pub(super) received: u64,
     /// What its beacons last said of it, as its receivers have read it.
@@ -64,6 +63,16 @@ const PER_HOST: usize = 16;
 /// A pause beyond what was due that a node notices.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// What came of some seats' turns.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    pub(super) found: Findings,
+    pub(super) said: Vec<Parcel>,
+    /// Lives there are after them.
+    pub(super) lives: usize,
+    hints: Vec<Hint>,
+}
+
 impl Seat {
     pub(super) fn new(index: usize, seed: u64) -> Self {
         let node = NodeId::of_name(&format!("member {index}"));
@@ -80,7 +89,6 @@ impl Seat {
             due: Instant::ZERO,
             last_turn: Instant::ZERO,
             inbox: Vec::new(),
-            out: Vec::new(),
             witness: Witness::new(index, node),
             received: 0,
             read: None,
@@ -126,7 +134,7 @@ impl Seat {
     }
 
     /// One step: what arrived, what is due, what is told and what is to be said.
-    pub(super) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
+    pub(super) fn step(&mut self, step: &Step<'_>, turns: &mut Turns) {
         let Step { now, cut, loss, multicast, truth } = *step;
         let Some(life) = &mut self.life else { return self.inbox.clear() };
         if self.paused_until.is_some_and(|until| now < until) {
@@ -139,10 +147,11 @@ impl Seat {
         }
         self.last_turn = now;
         let mut stirred = now >= self.due;
-        life.look_up(multicast.iter().map(|m| m.node));
+        turns.hints.clear();
+        life.look_up(multicast.iter().map(|m| m.node), &mut turns.hints);
         // How many arrive until the next one is lost.
         let mut more = spared(&mut self.rng, loss);
-        for m in multicast {
+        for (m, hint) in multicast.iter().zip(&turns.hints) {
             if m.parcel.seat == self.index || (cut && m.half != self.half) {
                 continue;
             }
@@ -152,7 +161,7 @@ impl Seat {
             }
             more -= 1;
             self.received += m.parcel.bytes as u64;
-            stirred |= life.handle(now, m.parcel.from, true, &m.parcel.word);
+            stirred |= life.handle_at(now, m.parcel.from, true, &m.parcel.word, *hint);
         }
         for (from, word) in self.inbox.drain(..) {
             stirred |= life.handle(now, from, false, &word);
@@ -164,12 +173,12 @@ impl Seat {
             life.handle_timeout(now, &mut |_| None);
         }
         while let Some((event, _)) = life.poll_event() {
-            self.witness.told(now, &event, truth, found);
+            self.witness.told(now, &event, truth, &mut turns.found);
         }
         while let Some((to, word)) = life.poll_transmit(now) {
             let (word, bytes) = sealed(&word, &mut self.read);
             let (seat, from) = (self.index, self.address);
-            self.out.push(Parcel { seat, from, to, word, bytes });
+            turns.said.push(Parcel { seat, from, to, word, bytes });
         }
         self.due = life.poll_timeout().unwrap_or(now + Duration::from_secs(3600));
         if self.parting && life.has_parted() {
