@@ -1,6 +1,6 @@
 //! The members that a node sees, itself not among them.
 //!
-//! A member takes 40 bytes beside what it says of itself: its [`Entry`], and what the index and the
+//! A member takes some 40 bytes beside what it says of itself: its [`Entry`], and what the index and the
 //! [wheel](super::wheel) keep of it. What members say of themselves a simulation of thousands of nodes shares between
 //! them. A member is found by its node's identity in an open-addressed index, hashed with a key of
 //! this node's own: nobody can choose identities that collide. A place of the index has 4 bytes: the
