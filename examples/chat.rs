@@ -8,7 +8,9 @@ use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use qcast::{Delivery, MemberEvent, Node, Publisher, Subscriber, ViewChange, ViewChanges};
+use qcast::{
+    Delivery, MemberEvent, Node, NodeEvents, Publisher, Subscriber, ViewChange, ViewChanges,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -17,12 +19,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(name) = arguments.next() {
         node = node.name(name);
     }
-    let group = node.open()?.group(group).join()?;
+    let node = node.open()?;
+    let events = node.events();
+    let group = node.group(group).join()?;
     let (changes, mut subscriber) = (group.view_changes(), group.subscriber().open()?);
     let publisher = group.publisher().open()?;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| listen(&mut subscriber, &changes, &ended));
+        scope.spawn(|| listen(&mut subscriber, &changes, &events, &ended));
         let talked = talk(publisher);
         ended.store(true, Ordering::Relaxed);
         talked
@@ -44,8 +48,8 @@ fn talk(mut publisher: Publisher) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints what others say, and who comes and goes.
-fn listen(subscriber: &mut Subscriber, changes: &ViewChanges, ended: &AtomicBool) {
+/// Prints what others say, who comes and goes, and who has another key.
+fn listen(said: &mut Subscriber, changes: &ViewChanges, events: &NodeEvents, ended: &AtomicBool) {
     for member in changes.start().members.iter().filter(|member| !member.own) {
         eprintln!("* {} is here", plain(&member.info.name));
     }
@@ -58,10 +62,11 @@ fn listen(subscriber: &mut Subscriber, changes: &ViewChanges, ended: &AtomicBool
                 _ => {}
             }
         }
-        if let Ok(Some(Delivery::Message(message))) =
-            subscriber.recv_timeout(Duration::from_millis(50))
-        {
-            let name = subscriber.stream_info(message.key()).map_or("?", |info| &info.name);
+        while let Ok(Some(event)) = events.try_recv() {
+            eprintln!("* {}", plain(&event.to_string()));
+        }
+        if let Ok(Some(Delivery::Message(message))) = said.recv_timeout(Duration::from_millis(50)) {
+            let name = said.stream_info(message.key()).map_or("?", |info| &info.name);
             println!("{}: {}", plain(name), plain(&String::from_utf8_lossy(&message)));
         }
     }

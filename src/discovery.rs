@@ -58,7 +58,25 @@ impl Node {
         self.look_for(Filter { kind: kind.into(), name: String::new() })
     }
 
-    /// Finds a service by its instance name, of whatever type: the first that answers. Blocks up to `timeout`.
+    /// Looks for a service by its type (any, if it is empty) and instance name, and goes on: what
+    /// [`resolve_of`](Node::resolve_of) does once, as an iterator and, with the feature `async`, a stream.
+    ///
+    /// # Errors
+    /// [`BrowseError`]; nothing is looked for.
+    pub fn browse_for(
+        &self,
+        kind: impl Into<String>,
+        name: impl Into<String>,
+    ) -> Result<Browser, BrowseError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(BrowseError::Name(name));
+        }
+        self.look_for(Filter { kind: kind.into(), name })
+    }
+
+    /// Finds a service by its instance name, of whatever type: the first that answers. Blocks up to `timeout`; a task
+    /// awaits the first event of [`browse_for`](Node::browse_for) instead.
     ///
     /// # Errors
     /// [`ResolveError`].
@@ -76,11 +94,7 @@ impl Node {
         name: &str,
         timeout: Duration,
     ) -> Result<Found, ResolveError> {
-        if name.is_empty() {
-            return Err(ResolveError::Browse(BrowseError::Name(String::new())));
-        }
-        let filter = Filter { kind: kind.into(), name: name.into() };
-        let browser = self.look_for(filter).map_err(ResolveError::Browse)?;
+        let browser = self.browse_for(kind, name).map_err(ResolveError::Browse)?;
         let deadline = runtime::instant() + timeout;
         loop {
             let left = deadline.saturating_duration_since(runtime::instant());
@@ -192,6 +206,14 @@ impl Announcement {
                 Standing::Asking => self.node.rest(deadline).map_err(AnnounceError::Stopped)?,
             }
         }
+    }
+
+    /// Waits for what happens to it next.
+    ///
+    /// # Errors
+    /// [`RecvError`]: the node has stopped.
+    pub fn recv(&self) -> Result<AnnouncementEvent, RecvError> {
+        self.listener.recv()
     }
 
     /// What happens to it: waits up to `timeout`; `None` when nothing did.

@@ -51,6 +51,7 @@ mod event;
 mod group;
 mod listener;
 mod membership;
+mod message;
 mod node;
 mod publisher;
 mod runtime;
@@ -69,6 +70,7 @@ pub use engine::members::ViewChange;
 pub use event::NodeEvents;
 pub use group::{DrainError, Drained, Group, GroupBuilder, JoinError};
 pub use membership::ViewChanges;
+pub use message::Message;
 pub use node::{DeviceSummary, Node, NodeBuilder, OpenError, PollError};
 pub use publisher::{Claim, OpenPublisherError, PublishError, Publisher, PublisherBuilder};
 pub use qcast_proto as proto;
@@ -78,7 +80,7 @@ pub use qcast_proto::discovery::{
     DiscoveryCounters, Found as FoundService, Owner as ServiceOwner, Service, ServiceError,
 };
 pub use qcast_proto::membership::{
-    Member, MemberEvent, MemberInfo, MemberState, ProfileError, Role, View,
+    Member, MemberEvent, MemberInfo, MemberProgress, MemberState, ProfileError, Role, View,
 };
 pub use qcast_proto::node::{GroupCounters, StreamStats};
 pub use qcast_proto::publish::{
@@ -87,5 +89,5 @@ pub use qcast_proto::publish::{
 pub use qcast_proto::subscribe::{LossCause, Notice, Reliability, StreamInfo, StreamKey};
 pub use runtime::{ForkedChild, Progress};
 pub use subscriber::{
-    Delivery, Incoming, Message, RecvError, SubscribeError, Subscriber, SubscriberBuilder,
+    Delivery, Incoming, RecvError, SubscribeError, Subscriber, SubscriberBuilder,
 };

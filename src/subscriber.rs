@@ -1,21 +1,18 @@
 //! The receiving end of a group.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
 use qcast_proto::addr::Sequence;
-use qcast_proto::buf::RxFrame;
 use qcast_proto::node::{StreamStats, SubscriberId};
 use qcast_proto::subscribe::{
     Notice, Reliability, Start, StreamInfo, StreamKey, SubscriberConfig, TopicPattern,
 };
-use qcast_proto::wire::frame::{FRAME_HEADER, MESSAGE_HEADER, Messages};
 
-use crate::engine::lease::Lease;
 use crate::engine::outlet::{Item, Patience, SubscriberOutlet};
 use crate::group::Group;
+use crate::message::{Current, Message};
 use crate::runtime::{self, Driven, ForkedChild, Progress};
 
 /// Receives the messages of a group's publishers, each publisher's in its [`Reliability`].
@@ -60,15 +57,6 @@ pub struct Subscriber {
     streams: BTreeMap<StreamKey, StreamInfo>,
 }
 
-/// The frame that messages are being read from.
-#[derive(Debug)]
-struct Current {
-    key: StreamKey,
-    sequence: Sequence,
-    frame: Lease,
-    at: usize,
-}
-
 /// Something received.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -94,51 +82,6 @@ pub enum Incoming<'a> {
     },
     /// Something beside messages.
     Notice(&'a Notice),
-}
-
-/// A message: its bytes, for as long as it is kept. It costs no copy; many that are kept at once are
-/// copied out by the node, so that its receive queue does not run dry. It outlives its subscriber and
-/// its node.
-#[derive(Clone, Debug)]
-pub struct Message {
-    bytes: Bytes,
-    key: StreamKey,
-    sequence: Sequence,
-}
-
-#[derive(Clone, Debug)]
-enum Bytes {
-    Frame(Lease, Range<usize>),
-    Whole(Arc<Vec<u8>>),
-}
-
-impl Message {
-    /// The stream that the message is of; [`Subscriber::stream_info`] tells more of it.
-    pub fn key(&self) -> StreamKey {
-        self.key
-    }
-
-    /// The frame that it came in.
-    pub fn sequence(&self) -> Sequence {
-        self.sequence
-    }
-}
-
-impl Deref for Message {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.bytes {
-            Bytes::Frame(frame, range) => &frame.bytes()[range.clone()],
-            Bytes::Whole(bytes) => bytes,
-        }
-    }
-}
-
-impl AsRef<[u8]> for Message {
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
 }
 
 impl Subscriber {
@@ -208,7 +151,8 @@ impl Subscriber {
             }
             match self.batch.pop_front() {
                 Some(Item::Frame { key, sequence, frame }) => {
-                    self.current = Some(self.current_of(key, sequence, frame));
+                    self.current =
+                        Some(Current::new(key, sequence, frame, self.outlet.reliability));
                 }
                 Some(Item::Message { key, sequence, message, weight }) => {
                     on(Incoming::Message { bytes: &message, key, sequence });
@@ -273,12 +217,12 @@ impl Subscriber {
             }
             match self.batch.pop_front()? {
                 Item::Frame { key, sequence, frame } => {
-                    self.current = Some(self.current_of(key, sequence, frame));
+                    self.current =
+                        Some(Current::new(key, sequence, frame, self.outlet.reliability));
                 }
                 Item::Message { key, sequence, message, weight } => {
                     self.done(weight);
-                    let bytes = Bytes::Whole(Arc::new(message));
-                    return Some(Delivery::Message(Message { bytes, key, sequence }));
+                    return Some(Delivery::Message(Message::whole(key, sequence, message)));
                 }
                 Item::Notice(notice) => {
                     self.note(&notice);
@@ -286,19 +230,6 @@ impl Subscriber {
                 }
             }
         }
-    }
-
-    /// A frame to be read: from its first message on, or only its last if no other is wanted.
-    fn current_of(&self, key: StreamKey, sequence: Sequence, frame: Lease) -> Current {
-        let mut at = FRAME_HEADER;
-        if self.outlet.reliability == Reliability::Latest {
-            let mut next = at;
-            for message in Messages::of_checked_at(frame.bytes(), at) {
-                at = next;
-                next += MESSAGE_HEADER + message.len();
-            }
-        }
-        Current { key, sequence, frame, at }
     }
 
     /// Takes what waits in the queue. Says whether there was something.
@@ -382,31 +313,6 @@ impl Drop for Subscriber {
 
 /// Streams whose names are remembered.
 const MAX_STREAMS: usize = 4096;
-
-impl Current {
-    fn next_message(&mut self) -> Option<Message> {
-        let bytes = self.frame.bytes();
-        let len = Messages::of_checked_at(bytes, self.at).next()?.len();
-        let start = self.at + MESSAGE_HEADER;
-        self.at = start + len;
-        let bytes = Bytes::Frame(self.frame.clone(), start..self.at);
-        Some(Message { bytes, key: self.key, sequence: self.sequence })
-    }
-
-    fn hand_over(&mut self, limit: usize, on: &mut impl FnMut(Incoming<'_>)) -> usize {
-        let mut handed = 0;
-        for bytes in Messages::of_checked_at(self.frame.bytes(), self.at).take(limit) {
-            on(Incoming::Message { bytes, key: self.key, sequence: self.sequence });
-            self.at += MESSAGE_HEADER + bytes.len();
-            handed += 1;
-        }
-        handed
-    }
-
-    fn is_read(&self) -> bool {
-        self.at + MESSAGE_HEADER > self.frame.bytes().len()
-    }
-}
 
 #[cfg(feature = "async")]
 impl futures_core::Stream for Subscriber {

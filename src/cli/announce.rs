@@ -44,7 +44,7 @@ pub(crate) struct AnnounceArgs {
     address: Option<IpAddr>,
 
     /// What else is to be known, as KEY=VALUE; again for more
-    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = values::pair)]
     meta: Vec<(String, String)>,
 
     /// For how long others believe in it without a word of it, 1 to 86400
@@ -64,11 +64,6 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// After this time without a name, that is said.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("give KEY=VALUE")?;
-    Ok((key.into(), value.into()))
-}
 
 pub(crate) fn run(args: &AnnounceArgs) -> Outcome {
     let interrupt = Interrupt::install()?;

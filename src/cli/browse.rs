@@ -12,6 +12,7 @@ use super::happenings::Happenings;
 use super::listen::Teller;
 use super::options::NodeOptions;
 use super::output::{Output, Seconds};
+use super::shown::{pairs, shown};
 use super::signals::Interrupt;
 use super::values;
 
@@ -62,7 +63,7 @@ pub(crate) struct ResolveArgs {
     service: String,
 
     /// Its type [default: any]
-    #[arg(long = "type", value_name = "TYPE", default_value = "")]
+    #[arg(long = "type", value_name = "TYPE", default_value = "", hide_default_value = true)]
     kind: String,
 
     /// How long to look
@@ -113,9 +114,10 @@ pub(crate) fn run(args: &BrowseArgs) -> Outcome {
     }
     if found.is_empty() {
         return Err(Failure::failed(format_args!(
-            "no service {}was found in {}",
+            "no service {}was found in {}; {}",
             if kind.is_empty() { String::new() } else { format!("of type {kind:?} ") },
-            Seconds(start.elapsed())
+            Seconds(start.elapsed()),
+            NodeOptions::reach(&node)
         )));
     }
     list(&found, args.json, &mut out)?;
@@ -152,13 +154,18 @@ fn list(services: &Services, json: bool, out: &mut Output) -> Result<(), Failure
     for cells in &rows {
         let mut line = String::new();
         for (column, cell) in cells.iter().enumerate() {
-            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+            let width = rows.iter().map(|row| width(&row[column])).max().unwrap_or(0);
             line += cell;
-            line.extend(std::iter::repeat_n(' ', width + 2 - cell.chars().count()));
+            line.extend(std::iter::repeat_n(' ', width + 2 - self::width(cell)));
         }
         out.line(line.trim_end().as_bytes())?;
     }
     out.flush()
+}
+
+/// Columns that a text takes on a terminal.
+pub(super) fn width(text: &str) -> usize {
+    ratatui::text::Span::raw(text).width()
 }
 
 fn watch(event: &ServiceEvent, json: bool, out: &mut Output) -> Result<(), Failure> {
@@ -166,6 +173,15 @@ fn watch(event: &ServiceEvent, json: bool, out: &mut Output) -> Result<(), Failu
         ServiceEvent::Added(found) => ("added", '+', found),
         ServiceEvent::Updated(found) => ("updated", '~', found),
         ServiceEvent::Removed(found) => ("removed", '-', found),
+        ServiceEvent::Missed(events) => {
+            let text = format!("! {events} changes came too fast to be told; look anew");
+            if json {
+                out.json(&json!({ "event": "missed", "events": events }))?;
+            } else {
+                out.line(text.as_bytes())?;
+            }
+            return out.flush();
+        }
         _ => return Ok(()),
     };
     if json {
@@ -183,24 +199,22 @@ fn watch(event: &ServiceEvent, json: bool, out: &mut Output) -> Result<(), Failu
 fn cells(found: &FoundService) -> [String; 6] {
     let service = &found.service;
     [
-        service.kind.clone(),
-        service.name.clone(),
+        shown(&service.kind).into_owned(),
+        shown(&service.name).into_owned(),
         service.address.map_or_else(String::new, |address| address.to_string()),
         service.port.to_string(),
-        found.node_name.clone(),
-        metadata(found),
+        shown(&found.node_name).into_owned(),
+        pairs(&service.metadata),
     ]
-}
-
-fn metadata(found: &FoundService) -> String {
-    let pairs = found.service.metadata.iter().map(|(key, value)| format!("{key}={value}"));
-    pairs.collect::<Vec<_>>().join(" ")
 }
 
 fn object(found: &FoundService) -> Value {
     let service = &found.service;
-    let metadata: serde_json::Map<String, Value> =
-        service.metadata.iter().map(|(k, v)| (k.clone(), v.clone().into())).collect();
+    let mut metadata = serde_json::Map::new();
+    for (key, value) in &service.metadata {
+        // Of two with one key the first counts, as for Service::value.
+        metadata.entry(key.clone()).or_insert_with(|| value.clone().into());
+    }
     json!({
         "type": service.kind, "name": service.name, "address": service.address, "port": service.port,
         "metadata": metadata, "ttl_seconds": service.ttl.as_secs_f64(), "node": found.node_name,
@@ -227,6 +241,6 @@ fn find(node: &Node, args: &ResolveArgs) -> Result<FoundService, Failure> {
     node.resolve_of(&args.kind, &args.service, args.timeout).map_err(|error| match &error {
         ResolveError::Browse(_) => Failure::usage(Chain(&error)),
         ResolveError::Stopped(_) => Failure::environment(Chain(&error)),
-        _ => Failure::failed(Chain(&error)),
+        _ => Failure::failed(format_args!("{error}; {}", NodeOptions::reach(node))),
     })
 }

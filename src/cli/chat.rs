@@ -8,6 +8,7 @@ use qcast::{Delivery, Group, MemberEvent, Node, Notice, Progress, Publisher, Vie
 use serde_json::json;
 
 use super::exit::{Chain, Exit, Failure, Outcome};
+use super::happenings::Happenings;
 use super::input::{Cut, Input, Next};
 use super::listen::{Names, Teller};
 use super::members::told::Told;
@@ -49,6 +50,7 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
     let interrupt = Interrupt::install()?;
     let key = args.group.key()?;
     let node = args.node.open(Progress::Thread)?;
+    let happenings = Happenings::of(&node);
     let group = args.group.join(&node, &key, &[])?;
     let (mut out, teller) = (Output::new(), Teller::new(args.json));
     let mut talk = Talk::begin(&group, teller)?;
@@ -59,6 +61,8 @@ pub(crate) fn run(args: &ChatArgs) -> Outcome {
     let mut input = Input::stdin(Cut::Lines, MAX_LINE);
     while !interrupt.is_asked() {
         talk.hear(&node, &mut out)?;
+        // Whoever has another key hears nothing, and is to know why.
+        happenings.tell(&mut out, &talk.teller)?;
         match input.next(SLICE)? {
             Next::Message(line) => talk.say(&line)?,
             Next::Pending => {}

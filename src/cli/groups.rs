@@ -7,9 +7,11 @@ use qcast::{Progress, QKey, SeenGroup};
 use qcast_proto::diagnosis::key_check;
 use serde_json::json;
 
+use super::browse::width;
 use super::exit::{Chain, Exit, Failure, Outcome};
 use super::options::{Key, NodeOptions};
 use super::output::Output;
+use super::shown::shown;
 use super::values;
 
 /// Lists the groups that nodes say they are in, and whether your key fits.
@@ -63,18 +65,18 @@ pub(crate) fn run(args: &GroupsArgs) -> Outcome {
             }))?;
         }
     } else if !groups.is_empty() {
-        let width = groups.iter().map(|g| g.name.chars().count()).max().unwrap_or(0).max(5);
+        let wide = groups.iter().map(|g| width(&shown(&g.name))).max().unwrap_or(0).max(5);
         out.line(
-            format!("{:<width$}  {:>7}  KEY  CHECK    MTU  NAMES", "GROUP", "MEMBERS").as_bytes(),
+            format!("{:<wide$}  {:>7}  KEY  CHECK    MTU  NAMES", "GROUP", "MEMBERS").as_bytes(),
         )?;
         for group in &groups {
-            out.line(row(group, fits(group), width).as_bytes())?;
+            out.line(row(group, fits(group), wide).as_bytes())?;
         }
     }
     out.flush()?;
     if groups.is_empty() {
         super::output::Notes::default()
-            .say("no group is seen: nobody is in one, or not on this network and --domain");
+            .say(format_args!("no group is seen: nobody is in one; {}", NodeOptions::reach(&node)));
     }
     Ok(Exit::Done)
 }
@@ -82,15 +84,16 @@ pub(crate) fn run(args: &GroupsArgs) -> Outcome {
 /// Names that are shown of a group's members.
 const NAMES: usize = 4;
 
-fn row(group: &SeenGroup, fits: bool, width: usize) -> String {
-    let mut names: Vec<&str> =
-        group.members.iter().take(NAMES).map(|member| member.name.as_str()).collect();
+fn row(group: &SeenGroup, fits: bool, wide: usize) -> String {
+    let mut names: Vec<_> =
+        group.members.iter().take(NAMES).map(|member| shown(&member.name)).collect();
     if group.members.len() > NAMES {
-        names.push("...");
+        names.push("...".into());
     }
+    let name = shown(&group.name);
+    let padding = " ".repeat(wide.saturating_sub(width(&name)));
     format!(
-        "{:<width$}  {:>7}  {:<3}  {:02x}     {:>5}  {}",
-        group.name,
+        "{name}{padding}  {:>7}  {:<3}  {:02x}     {:>5}  {}",
         group.members.len(),
         if fits { "yes" } else { "no" },
         group.checks.key,

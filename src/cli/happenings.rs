@@ -9,6 +9,7 @@ use super::clock::now;
 use super::exit::Failure;
 use super::listen::Teller;
 use super::output::Output;
+use super::shown::shown;
 
 /// Listens to what happens to a node from its opening on.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl Happenings {
         // A node that has stopped says so elsewhere.
         while let Ok(Some(event)) = self.events.try_recv() {
             if let Some(object) = object(&event) {
-                teller.tell(out, || object, || event.to_string())?;
+                teller.tell(out, || object, || shown(&event.to_string()).into_owned())?;
             }
         }
         Ok(())
@@ -56,9 +57,10 @@ pub(crate) fn object(event: &NodeEvent) -> Option<Value> {
     let member = |m: &Noticed| json!({ "name": m.name, "node": m.node.to_string(), "address": m.address.gid.ip() });
     let check = |check: &u8| format!("{check:02x}");
     Some(match event {
-        NodeEvent::KeyMismatch { group, member: m, theirs, ours, rejected } => json!({
-            "event": "key_mismatch", "group": group, "member": member(m), "theirs": check(theirs),
-            "ours": check(ours), "rejected_datagrams": rejected, "reason": event.to_string(),
+        NodeEvent::KeyMismatch { group, members, theirs, ours, rejected } => json!({
+            "event": "key_mismatch", "group": group, "members": members.iter().map(member).collect::<Vec<_>>(),
+            "theirs": check(theirs), "ours": check(ours), "rejected_datagrams": rejected,
+            "reason": event.to_string(),
         }),
         NodeEvent::PathMismatch { group, member: m, what } => {
             let (kind, theirs, ours) = match what {

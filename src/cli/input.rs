@@ -1,16 +1,13 @@
 //! What `pub` publishes: the lines of standard input, or a file cut into pieces.
-//!
-//! A thread reads, so that a signal is noticed while nothing comes: reading from a terminal or a pipe
-//! can take for ever.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use super::ahead::{self, Chunks};
 use super::exit::Failure;
 
 /// How the bytes become messages.
@@ -27,7 +24,7 @@ pub(crate) enum Cut {
 pub(crate) struct Input {
     /// What it is called in errors.
     name: String,
-    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunks: Chunks,
     cutter: Cutter,
     ended: bool,
 }
@@ -41,11 +38,6 @@ pub(crate) enum Next {
     /// There is no more.
     End,
 }
-
-/// Chunks that are read ahead.
-const AHEAD: usize = 16;
-
-const CHUNK: usize = 64 << 10;
 
 impl Input {
     /// Standard input.
@@ -67,29 +59,8 @@ impl Input {
         Ok(Self::of(name, file, cut, max))
     }
 
-    fn of(name: String, mut from: impl Read + Send + 'static, cut: Cut, max: usize) -> Self {
-        let (to, chunks) = sync_channel(AHEAD);
-        // It ends with the input, or when nobody wants its chunks any more; a read that never returns
-        // ends with the process.
-        thread::spawn(move || {
-            loop {
-                let mut chunk = vec![0; CHUNK];
-                let read = match from.read(&mut chunk) {
-                    Ok(0) => break,
-                    Ok(len) => {
-                        chunk.truncate(len);
-                        Ok(chunk)
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) => Err(error),
-                };
-                let failed = read.is_err();
-                if to.send(read).is_err() || failed {
-                    break;
-                }
-            }
-        });
-        Self { name, chunks, cutter: Cutter::new(cut, max), ended: false }
+    fn of(name: String, from: impl Read + Send + 'static, cut: Cut, max: usize) -> Self {
+        Self { name, chunks: ahead::read(from), cutter: Cutter::new(cut, max), ended: false }
     }
 
     /// The next message. Waits for it for up to `wait`.

@@ -4,6 +4,7 @@
 //! notes to standard error ([`output`]), the end is a code that scripts can tell apart ([`exit`]), and
 //! the first `SIGINT` or `SIGTERM` asks for an end in good order ([`signals`]).
 
+mod ahead;
 mod announce;
 mod bench;
 mod browse;
@@ -36,9 +37,9 @@ mod values;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use exit::{Chain, Exit, Failure, Outcome};
+use exit::{Exit, Outcome};
 
 /// Publish and subscribe over RDMA unreliable datagrams, with or without an RDMA device.
 #[derive(Debug, Parser)]
@@ -75,9 +76,11 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = take_negatives(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = brief(error);
             // Help goes to standard output, usage errors to standard error; a closed one is no news.
             let _ = error.print();
             return if error.use_stderr() { Exit::Usage } else { Exit::Done }.into();
@@ -85,6 +88,35 @@ pub(crate) fn main() -> ExitCode {
     };
     exit::end(&run(cli))
 }
+
+/// Takes `-1` for a value where one is wanted, so that its option says what it can be, and not for a strange option.
+fn take_negatives(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| {
+            let takes = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes)
+        })
+        .mut_subcommands(take_negatives)
+}
+
+/// An error about arguments that repeats them as they may be shown, and of long ones the beginning.
+fn brief(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    for kind in [ContextKind::InvalidValue, ContextKind::InvalidArg, ContextKind::InvalidSubcommand]
+    {
+        let Some(ContextValue::String(value)) = error.get(kind) else { continue };
+        let mut text: String = value.chars().take(REPEATED).collect();
+        if text.len() < value.len() {
+            text += "...";
+        }
+        let text = shown::shown(&text).into_owned();
+        error.insert(kind, ContextValue::String(text));
+    }
+    error
+}
+
+/// Characters of an argument that an error about it repeats.
+const REPEATED: usize = 60;
 
 fn run(cli: Cli) -> Outcome {
     options::trace(cli.verbose)?;
@@ -96,7 +128,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Members(args) => members::run(&args),
         Command::Join(args) => join::run(&args),
         Command::Chat(args) => chat::run(&args),
-        Command::Decode(args) => decode(&args),
+        Command::Decode(args) => decode::run(&args),
         Command::Announce(args) => announce::run(&args),
         Command::Browse(args) => browse::run(&args),
         Command::Resolve(args) => browse::resolve(&args),
@@ -105,13 +137,5 @@ fn run(cli: Cli) -> Outcome {
         Command::Sim(args) => sim::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Completions(args) => completions::run(&args),
-    }
-}
-
-fn decode(args: &decode::DecodeArgs) -> Outcome {
-    let mut out = std::io::BufWriter::new(std::io::stdout());
-    match decode::run(args, &mut out) {
-        Ok(()) => Ok(Exit::Done),
-        Err(error) => Err(Failure::failed(Chain(&error))),
     }
 }

@@ -65,6 +65,19 @@ impl NodeOptions {
         Ok(())
     }
 
+    /// Whom a node hears, for one that heard nobody.
+    pub(crate) fn reach(node: &Node) -> String {
+        let device = node.device();
+        if device.gid.ip().is_loopback() {
+            let name = &device.name;
+            format!(
+                "{name} is this host alone, and --device soft:IFACE (here and there) reaches others"
+            )
+        } else {
+            "the same network and --domain are heard, and no others".into()
+        }
+    }
+
     /// Opens the node.
     pub(crate) fn open(&self, progress: Progress) -> Result<Node, Failure> {
         self.open_as(self.builder().progress(progress))

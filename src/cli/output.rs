@@ -13,6 +13,9 @@ use serde::Serialize;
 
 use super::exit::Failure;
 
+/// A label, and its value.
+pub(crate) type Row = (&'static str, String);
+
 /// Standard output, buffered: [`Output::flush`] when there is nothing more to write for now.
 #[derive(Debug)]
 pub(crate) struct Output(BufWriter<Stdout>);
@@ -31,6 +34,15 @@ impl Output {
     pub(crate) fn line(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         self.raw(bytes)?;
         self.raw(b"\n")
+    }
+
+    /// Writes labels and values, a line each, the values one below the other.
+    pub(crate) fn rows(&mut self, rows: &[Row]) -> Result<(), Failure> {
+        let widest = rows.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
+        for (label, value) in rows {
+            self.line(format!("{label:<widest$}  {value}").as_bytes())?;
+        }
+        Ok(())
     }
 
     /// Writes an object and an end of line.

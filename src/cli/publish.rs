@@ -22,7 +22,8 @@ use super::values;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 At the end of the input, or at Ctrl-C, it stays until the subscribers have everything
-(--linger). Exit code 4 says that some did not confirm it.
+(--linger). Exit code 4 says that some did not confirm it, 1 that Ctrl-C came before the
+end of --file.
 
 Examples:
   date | qcast pub -g news --wait-for 1
@@ -116,18 +117,27 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
     // What was published before an error is still delivered.
     let stats = outgoing.publisher.stats();
     let told = outgoing.tell_events();
-    let Outgoing { publisher, teller, mut out, .. } = outgoing;
+    let Outgoing { publisher, teller, mut out, joined, .. } = outgoing;
+    // Those that were there, though some may have had enough by now.
+    let subscribers = stats.receivers.max(joined.len());
     let closed = publisher.close();
     let seconds = start.elapsed();
-    worked?;
+    let go = worked?;
     told?;
+    if let (Go::Stop, Some(file)) = (go, &args.file) {
+        return Err(Failure::failed(format_args!(
+            "interrupted after {} of {}",
+            count(sent.bytes, "byte"),
+            file.display()
+        )));
+    }
 
     teller.tell(
         &mut out,
         || {
             json!({
                 "event": "summary", "messages": sent.messages, "bytes": sent.bytes,
-                "seconds": seconds.as_secs_f64(), "subscribers": stats.receivers,
+                "seconds": seconds.as_secs_f64(), "subscribers": subscribers,
                 "naks": stats.naks, "repairs": stats.repairs, "unconfirmed": closed.unconfirmed,
             })
         },
@@ -137,7 +147,7 @@ pub(crate) fn run(args: &PubArgs) -> Outcome {
                 count(sent.messages, "message"),
                 count(sent.bytes, "byte"),
                 Seconds(seconds),
-                count(stats.receivers as u64, "subscriber"),
+                count(subscribers as u64, "subscriber"),
                 count(stats.naks, "NAK"),
                 count(stats.repairs, "repair"),
             )
@@ -161,16 +171,17 @@ struct Sent {
     bytes: u64,
 }
 
+/// Publishes the input; [`Go::Stop`] says that a signal ended it.
 fn publish(
     args: &PubArgs,
     input: &mut Input,
     outgoing: &mut Outgoing<'_>,
     sent: &mut Sent,
-) -> Result<(), Failure> {
+) -> Result<Go, Failure> {
     match args.wait_for {
         Some(wanted) => {
             if outgoing.wait_for(wanted, args.wait_timeout)? == Go::Stop {
-                return Ok(());
+                return Ok(Go::Stop);
             }
         }
         // Subscribers that are there already would miss a stream that ends before they have answered.
@@ -193,22 +204,22 @@ fn publish(
                 // An idle pause does not make a burst afterwards.
                 pace = args.rate.map(Pace::new);
                 if outgoing.look()? == Go::Stop {
-                    break;
+                    return Ok(Go::Stop);
                 }
                 continue;
             }
         };
         if let Some(pace) = &mut pace {
             if outgoing.sleep_until(pace.next())? == Go::Stop {
-                break;
+                return Ok(Go::Stop);
             }
             pace.step();
         }
         if outgoing.send(&message)? == Go::Stop {
-            break;
+            return Ok(Go::Stop);
         }
         sent.messages += 1;
         sent.bytes += message.len() as u64;
     }
-    Ok(())
+    Ok(Go::On)
 }

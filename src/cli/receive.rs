@@ -253,7 +253,17 @@ impl Receiver<'_> {
         // Without a beginning it is the rest of a transfer that began before this receiver did, or
         // that was given up.
         let Some(transfer) = self.transfers.get_mut(&key) else { return Ok(()) };
-        match transfer.incoming.take(part)? {
+        let taken = match transfer.incoming.take(part) {
+            Ok(taken) => taken,
+            Err(failure) => {
+                // It ends the command, which says why; who reads objects is told of the file.
+                if self.args.json {
+                    self.give_up(key, Exit::Failed, &failure.to_string())?;
+                }
+                return Err(failure);
+            }
+        };
+        match taken {
             Taken::More => {
                 self.teller.notes.progress(transfer.incoming.written());
                 Ok(())
@@ -295,7 +305,7 @@ impl Receiver<'_> {
                 "repairs": repairs, "lost": lost, "rejected_datagrams": rejected,
             }))?;
         } else {
-            for (label, value) in [
+            self.out.rows(&[
                 ("file", kept.path.display().to_string()),
                 ("from", from),
                 ("bytes", kept.size.to_string()),
@@ -305,9 +315,7 @@ impl Receiver<'_> {
                 ("repairs", repairs.to_string()),
                 ("lost", lost.to_string()),
                 ("rejected", rejected.to_string()),
-            ] {
-                self.out.line(format!("{label:<10} {value}").as_bytes())?;
-            }
+            ])?;
         }
         self.out.flush()
     }

@@ -24,7 +24,8 @@ use super::values;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It waits for --wait-for receivers, sends, and stays until all of them have everything.
-Exit code 4 says that some did not confirm it.
+Exit code 4 says that some did not confirm it. What a receiver confirms is that everything
+has reached it; whether it could keep the file is told there.
 
 Examples:
   qcast receive -g files --dir incoming       (on as many hosts as you like)
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
             "naks": stats.naks, "repairs": stats.repairs, "unconfirmed": closed.unconfirmed,
         }))?;
     } else {
-        for (label, value) in [
+        out.rows(&[
             ("file", source.name.clone()),
             ("bytes", source.size.to_string()),
             ("sha256", hex(&hash)),
@@ -101,9 +102,7 @@ pub(crate) fn run(args: &SendArgs) -> Outcome {
             ("receivers", joined.into_iter().collect::<Vec<_>>().join(", ")),
             ("NAKs", stats.naks.to_string()),
             ("repairs", stats.repairs.to_string()),
-        ] {
-            out.line(format!("{label:<10} {value}").as_bytes())?;
-        }
+        ])?;
     }
     out.flush()?;
     if closed.unconfirmed.is_empty() {

@@ -328,11 +328,11 @@ impl Engine {
     /// Requirements: `R-KEY-2`, `R-KEY-4`, `R-CONTROLGROUP-6`.
     pub(super) fn tell_diagnosis(&mut self, event: DiagnosisEvent) {
         let event = match event {
-            DiagnosisEvent::KeyMismatch { name: group, member, theirs, ours, .. } => {
+            DiagnosisEvent::KeyMismatch { name: group, members, theirs, ours, .. } => {
                 // A port's own counter is looked at once a second otherwise.
                 self.device.refresh_counters();
                 let rejected = self.counters().qkey_violations;
-                NodeEvent::KeyMismatch { group, member, theirs, ours, rejected }
+                NodeEvent::KeyMismatch { group, members, theirs, ours, rejected }
             }
             DiagnosisEvent::PathMismatch { name: group, member, what, .. } => {
                 NodeEvent::PathMismatch { group, member, what }

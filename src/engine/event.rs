@@ -63,20 +63,20 @@ pub enum NodeEvent {
         /// Where they reach it now.
         now: Gid,
     },
-    /// A member of a group has another queue key: neither hears the other. All that is known of its key, and told of
-    /// this node's, is a check value of 8 bits.
+    /// Members of a group have another queue key: they do not hear this node, nor it them. All that is known of their
+    /// key, and told of this node's, is a check value of 8 bits.
     KeyMismatch {
         /// The group.
         group: String,
-        /// Who differs.
-        member: Noticed,
-        /// The check value of its key.
+        /// Who differs, and was not told of before: one at least. Who is found later is told of by another event.
+        members: Vec<Noticed>,
+        /// The check value of their key.
         theirs: u8,
         /// The check value of this node's.
         ours: u8,
         /// Datagrams that this node's port has rejected for their key since the node was opened
-        /// ([`PortCounters::qkey_violations`](crate::PortCounters::qkey_violations)): if there are any, it is this
-        /// side that drops what comes from there.
+        /// ([`PortCounters::qkey_violations`](crate::PortCounters::qkey_violations)): if there are any, this side
+        /// drops what comes from there; if there are none, only what this node sends has been dropped, if anything.
         rejected: u64,
     },
     /// A member reaches a group in another way: messages may not reach it, or not from it.
@@ -101,7 +101,7 @@ pub enum NodeEvent {
         other: Noticed,
     },
     /// Datagrams with another QKey were dropped: somebody has another key, or secret, for a group of this name. Told once a
-    /// second at most.
+    /// second at most, and more rarely the longer it goes on, up to once a minute.
     ///
     /// Devices count them for a whole port, so the group is known only if it is the one that the node is in. On real
     /// devices they may even have been for another process's queue pair.
@@ -164,17 +164,24 @@ impl fmt::Display for NodeEvent {
                 write!(f, "the QP of {group:?} failed, {attempts} attempts; first: {cause}")
             }
             Self::AddressChanged { was, now } => write!(f, "the address is {now}, no longer {was}"),
-            Self::KeyMismatch { group, member, theirs, ours, rejected } => {
+            Self::KeyMismatch { group, members, theirs, ours, rejected } => {
+                let [it, has] = if members.len() == 1 { ["it", "has"] } else { ["they", "have"] };
                 write!(
                     f,
-                    "group '{group}': member '{}' ({}) has another key (check {theirs:02x}, ours {ours:02x}): it \
-                     will hear nothing from us, nor we from it; give both the same --secret-file or --qkey",
-                    member.name,
-                    member.address.gid.ip()
+                    "group '{group}': {} {has} another key (check {theirs:02x}, ours {ours:02x}): {it} will hear \
+                     nothing from us, nor we from {}; give all the same --secret-file or --qkey",
+                    Members(members),
+                    if members.len() == 1 { "it" } else { "them" },
                 )?;
                 match rejected {
-                    0 => Ok(()),
-                    n => write!(f, " ({n} datagrams with another key were rejected here so far)"),
+                    0 => f.write_str(
+                        " (this side has dropped nothing so far: theirs drops what we send)",
+                    ),
+                    n => write!(
+                        f,
+                        " (this side has dropped {} with another key so far)",
+                        datagrams(*n)
+                    ),
                 }
             }
             Self::PathMismatch { group, member, what } => {
@@ -212,11 +219,40 @@ impl fmt::Display for NodeEvent {
                 other.address.gid.ip()
             ),
             Self::QKeyViolations { datagrams, groups } => {
-                write!(f, "{datagrams} datagrams had another QKey than {}", groups.join(", "))
+                write!(
+                    f,
+                    "dropped {} that had another QKey than {}",
+                    self::datagrams(*datagrams),
+                    groups.join(", ")
+                )
             }
             Self::Missed { events } => write!(f, "{events} events were not taken in time"),
         }
     }
+}
+
+/// So many members are named at once.
+const NAMED: usize = 8;
+
+/// Members by name and address.
+struct Members<'a>(&'a [Noticed]);
+
+impl fmt::Display for Members<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "member" } else { "members" })?;
+        for (n, member) in self.0.iter().take(NAMED).enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            write!(f, "{comma} '{}' ({})", member.name, member.address.gid.ip())?;
+        }
+        match self.0.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+fn datagrams(n: u64) -> String {
+    format!("{n} datagram{}", if n == 1 { "" } else { "s" })
 }
 
 impl fmt::Display for Trouble {
@@ -228,5 +264,45 @@ impl fmt::Display for Trouble {
             }
             Self::QueuePair { group, state } => write!(f, "the QP of {group:?} is in {state}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qcast_proto::addr::{NodeId, PeerAddr, Qpn};
+
+    use super::*;
+
+    fn mismatch(members: u8, rejected: u64) -> String {
+        let member = |n: u8| Noticed {
+            node: NodeId(n.into()),
+            name: format!("m{n}"),
+            address: PeerAddr {
+                gid: Gid::from(std::net::Ipv4Addr::new(10, 0, 0, n)),
+                qpn: Qpn::new(1),
+                udp_port: 4791,
+            },
+        };
+        let members = (1..=members).map(member).collect();
+        NodeEvent::KeyMismatch { group: "g".into(), members, theirs: 0x0a, ours: 0x5f, rejected }
+            .to_string()
+    }
+
+    #[test]
+    fn a_mismatch_is_one_sentence_that_says_who_and_what_to_do_and_which_side_drops() {
+        assert_eq!(
+            mismatch(1, 0),
+            "group 'g': member 'm1' (10.0.0.1) has another key (check 0a, ours 5f): it will hear nothing from us, \
+             nor we from it; give all the same --secret-file or --qkey (this side has dropped nothing so far: \
+             theirs drops what we send)"
+        );
+        let two = mismatch(2, 1);
+        assert!(two.contains("members 'm1' (10.0.0.1), 'm2' (10.0.0.2) have another key"), "{two}");
+        assert!(
+            two.ends_with("(this side has dropped 1 datagram with another key so far)"),
+            "{two}"
+        );
+        let many = mismatch(200, 7);
+        assert!(many.contains("'m8' (10.0.0.8) and 192 more have") && many.len() < 500, "{many}");
     }
 }

@@ -26,10 +26,14 @@ pub(super) struct KeyWatch {
     counted: u64,
     untold: u64,
     next_word: Instant,
+    /// How long it is until the word after the next.
+    pause: Duration,
 }
 
-/// How often strangers are told of at most.
+/// How often strangers are told of at most; while they go on, each word is twice as long after the last, so that one
+/// who stays does not fill everybody's log.
 const BETWEEN_WORDS: Duration = Duration::from_secs(1);
+const MAX_BETWEEN_WORDS: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Looks for datagrams that were dropped for their key, and tells.
@@ -43,7 +47,11 @@ impl Engine {
             only.violations += more;
         }
         if self.keys.untold > 0 && now >= self.keys.next_word {
-            self.keys.next_word = now + BETWEEN_WORDS;
+            let keys = &mut self.keys;
+            let is_calm = now >= keys.next_word + keys.pause;
+            keys.pause = if is_calm { BETWEEN_WORDS } else { keys.pause * 2 };
+            keys.pause = keys.pause.clamp(BETWEEN_WORDS, MAX_BETWEEN_WORDS);
+            keys.next_word = now + keys.pause;
             let datagrams = std::mem::take(&mut self.keys.untold);
             let names = self.groups.values().map(|g| &g.setup.name);
             let groups: Vec<_> = names.filter(|name| *name != CONTROL_GROUP).cloned().collect();

@@ -1,4 +1,4 @@
-//! A subscriber as a stream, on an executor of a few lines.
+//! Subscribers and feeds as streams, on an executor of a few lines.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -7,9 +7,12 @@ use std::task::{Context, Poll, Wake};
 use std::thread::{self, Thread};
 
 use futures_core::Stream;
-use qcast::{Delivery, Notice, Subscriber};
+use qcast::{
+    AnnouncementEvent, Delivery, MemberEvent, NodeEvent, Notice, QKey, Service, ServiceEvent,
+    Subscriber, ViewChange,
+};
 
-use crate::rig::{DEADLINE, Pair, now, number, numbered, pair};
+use crate::rig::{DEADLINE, Pair, node, now, number, numbered, pair, unique};
 
 struct Unpark(Thread);
 
@@ -71,6 +74,52 @@ fn a_stream_wakes_its_task() {
         }
     });
     assert!(sending.join().unwrap().unconfirmed.is_empty());
+}
+
+/// The first item that is wanted.
+async fn first<T>(
+    stream: &mut (impl Stream<Item = Result<T, qcast::RecvError>> + Unpin),
+    wanted: impl Fn(&T) -> bool,
+) -> T {
+    loop {
+        let item = poll_fn(|cx| Pin::new(&mut *stream).poll_next(cx)).await;
+        let item = item.expect("a feed does not end while its node runs").unwrap();
+        if wanted(&item) {
+            return item;
+        }
+    }
+}
+
+/// What happens in a group, to a node and to services wakes the tasks that await it.
+#[test]
+fn feeds_wake_their_tasks() {
+    let (ours, theirs) = (node(), node());
+    let (group, mut kind) = (unique("feeds"), unique("f").replace("api ", ""));
+    kind.truncate(32);
+    let mut changes = ours.group(&group).join().unwrap().view_changes();
+    let (mut events, mut browser) = (ours.events(), ours.browse_for(&kind, "web").unwrap());
+    let (id, of) = (theirs.id(), kind.clone());
+    let owner = thread::spawn(move || {
+        let _other = theirs.announce(Service::new(&of, "other", 81)).unwrap();
+        let mut announcement = theirs.announce(Service::new(&of, "web", 80)).unwrap();
+        let is_announced =
+            |event: &AnnouncementEvent| *event == AnnouncementEvent::Announced("web".into());
+        block_on(first(&mut announcement, is_announced));
+        let joined = theirs.group(&group).join().unwrap();
+        (theirs, joined, announcement)
+    });
+    block_on(async {
+        let added = first(&mut browser, |event| matches!(event, ServiceEvent::Added(_))).await;
+        let ServiceEvent::Added(found) = added else { unreachable!() };
+        assert_eq!((&*found.service.name, found.service.port), ("web", 80));
+        let joined = |change: &ViewChange| matches!(change, ViewChange::Member { event: MemberEvent::Joined(info), .. } if info.node == id);
+        first(&mut changes, joined).await;
+    });
+    let _theirs = owner.join().unwrap();
+    let stranger = node();
+    let _wrong = stranger.group(changes.group().name()).qkey(QKey::new_checked(9).unwrap()).join();
+    let is_stranger = |event: &NodeEvent| matches!(event, NodeEvent::KeyMismatch { members, .. } if members.iter().any(|m| m.node == stranger.id()));
+    block_on(first(&mut events, is_stranger));
 }
 
 /// A task that owns its subscriber, and that its waker alone keeps alive.

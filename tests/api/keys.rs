@@ -43,7 +43,8 @@ fn another_key_is_told_to_both_sides_with_names() {
         [(&a, &theirs, &right, &wrong), (&b, &ours, &wrong, &right)]
     {
         match event(events, &group) {
-            NodeEvent::KeyMismatch { member, theirs: t, ours: o, .. } => {
+            NodeEvent::KeyMismatch { members, theirs: t, ours: o, .. } => {
+                let [member] = &members[..] else { panic!("{members:?}") };
                 assert_eq!((member.node, &*member.name), (other.id(), other.name()));
                 assert_eq!(member.address.gid, other.device().gid);
                 assert_eq!(

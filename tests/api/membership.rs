@@ -6,7 +6,7 @@ use qcast::{
     Group, JoinError, MemberEvent, MemberState, Node, Role, View, ViewChange, ViewChanges,
 };
 
-use crate::rig::{DEADLINE, join, manual, now, small, unique, until};
+use crate::rig::{DEADLINE, join, manual, node, now, small, unique, until};
 
 fn named(name: &str) -> Node {
     small().name(name).open().unwrap()
@@ -229,4 +229,56 @@ fn members_with_another_key_are_not_seen() {
     until("a rejected datagram", || ours.counters().qkey_violations > 0);
     assert_eq!(names(&here.members()), [ann]);
     assert_eq!(names(&there.members()), [bob]);
+}
+
+/// R-MEMBER-14, case 128: whatever joins and leaves at once, the changes in their order are the view at last, and no
+/// older one is told after a newer.
+#[test]
+fn changes_are_told_in_order_and_add_up_to_the_view() {
+    let group = unique("in order");
+    let watcher = node();
+    let here = join(&watcher, &group);
+    let changes = here.view_changes();
+    let stays: Vec<_> = (0..4)
+        .map(|_| {
+            let group = group.clone();
+            std::thread::spawn(move || {
+                let node = node();
+                for _ in 0..3 {
+                    drop(join(&node, &group));
+                }
+                (join(&node, &group), node)
+            })
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect();
+    let mut seen: Vec<_> =
+        changes.start().members.iter().map(|m| (m.info.node, m.info.address)).collect();
+    let mut version = changes.start().version;
+    let stay: Vec<_> = stays.iter().map(|(_, node)| node.id()).collect();
+    until("the changes add up to who is there", || {
+        while let Some(change) = changes.try_recv().unwrap() {
+            let ViewChange::Member { event, version: with } = change else { panic!("{change:?}") };
+            assert!(with > version || matches!(event, MemberEvent::Conflict { .. }), "{event:?}");
+            version = with;
+            let info = event.info();
+            if event.is_end() {
+                seen.retain(|(node, _)| *node != info.node);
+            } else if matches!(event, MemberEvent::Joined(_)) {
+                assert!(seen.iter().all(|(node, _)| *node != info.node), "{info:?} twice");
+                seen.push((info.node, info.address));
+            } else if let Some(of) = seen.iter_mut().find(|(node, _)| *node == info.node) {
+                of.1 = info.address;
+            }
+        }
+        let view = here.members();
+        let mut now: Vec<_> = view.members.iter().map(|m| (m.info.node, m.info.address)).collect();
+        seen.sort();
+        now.sort();
+        seen == now
+            && view.version == version
+            && stay.iter().all(|id| now.iter().any(|(node, _)| node == id))
+    });
 }

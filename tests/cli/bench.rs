@@ -110,6 +110,24 @@ fn a_measurement_that_is_interrupted_leaves_no_process() {
 }
 
 #[test]
+fn a_capture_is_decoded_as_it_comes_and_a_signal_ends_it_with_a_summary() {
+    let capture = include_bytes!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/proto/tests/data/soft-roce-multicast.pcap"
+    ));
+    let mut decode = Run::start(&["decode", "-", "--json"]);
+    // Its input stays open.
+    decode.feed(capture);
+    for psn in [0, 1, 2, 0, 1] {
+        let datagram: Value = serde_json::from_str(&decode.line()).unwrap();
+        assert_eq!(datagram["psn"], psn, "{datagram}");
+    }
+    decode.signal(Signal::SIGINT);
+    decode.says("21 packets: 5 RoCEv2 datagrams");
+    decode.end().expect(0);
+}
+
+#[test]
 fn decode_has_the_keys_that_tools_rely_on() {
     let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/tests/data/soft-roce-multicast.pcap");
     let ended = run(&["decode", capture, "--json"]).expect(0);

@@ -78,13 +78,16 @@ fn the_mpi_launch_reaches_every_rank() {
              echo \"$*\" >'{log}'\nwhile [[ $1 == -* ]]; do shift 2; done\n{FOUR}"
         );
         let path = path(&folder, &[("mpirun", &mpirun)]);
-        let file = folder.file("lines", b"one\n");
+        // Files are found from where it is called.
+        folder.file("lines", b"one\n");
         let mut command = script("mpi-launch", &path);
-        let ended = Run::of(command.args([&file, "-np", "4"])).end().expect(0);
+        command.current_dir(folder.path()).args(["lines", "-np", "4"]);
+        let ended = Run::of(&mut command).end().expect(0);
         assert_eq!(ended.stdout, ["one", "one", "one"]);
         let arguments = fs::read_to_string(log).unwrap();
         assert_eq!(arguments.contains("-x QCAST_SECRET"), open, "{arguments}");
-        assert!(arguments.contains("-np 4 ./rank"), "{arguments}");
+        let rank = deploy("rank").display().to_string();
+        assert!(arguments.contains(&format!("-np 4 {rank}")), "{arguments}");
     }
 }
 

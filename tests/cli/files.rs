@@ -237,6 +237,9 @@ fn a_full_disk_is_told_and_nothing_is_left_of_the_file() {
     receiver.event("listening");
     let sender = Run::start(&["send", &file, "-g", &group, "--linger", "1"]);
     let ended = receiver.end().expect(1);
+    let objects = ended.objects();
+    let report = objects.iter().find(|object| object["event"] == "file").unwrap();
+    assert!(report["reason"].as_str().unwrap().contains("No space left"), "{report}");
     let said = ended.said();
     assert!(said.contains("cannot write") && said.contains("No space left"), "{said}");
     // The listing of what is left comes after the error, and is empty.

@@ -13,4 +13,5 @@ mod members;
 mod pubsub;
 mod services;
 mod sim;
+mod terminal;
 mod usage;

@@ -1,9 +1,11 @@
 //! `qcast members`, `qcast join`, `qcast chat` and `qcast demo members`.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::harness::{Run, expect_keys, group, qcast, run};
+use crate::harness::{Run, expect_keys, group, now, qcast, run};
 
 /// A member of the group, which has joined.
 fn member(group: &str, name: &str, more: &[&str]) -> Run {
@@ -44,7 +46,7 @@ fn one_look_shows_everybody() {
 
     let ended = run(&["members", &group, "--json", "--settle", "3"]).expect(0);
     let [object] = &ended.objects()[..] else { panic!("{ended:#?}") };
-    expect_keys(object, &["event", "time", "group", "mgid", "version", "members"]);
+    expect_keys(object, &["event", "time", "group", "mgid", "version", "members", "events"]);
     let members = object["members"].as_array().unwrap();
     assert_eq!(members.len(), 3, "{object}");
     for member in members {
@@ -53,6 +55,38 @@ fn one_look_shows_everybody() {
     }
     let found = members.iter().find(|member| member["name"] == ann.as_str()).unwrap();
     assert_eq!((&found["metadata"]["rack"], &found["own"]), (&"7".into(), &false.into()));
+}
+
+#[test]
+fn a_look_shows_how_far_publishers_and_subscribers_are() {
+    let group = group("progress");
+    let _subscriber = Run::listening(&["sub", "-g", &group, "--name", &named(&group, "sub")]);
+    let name = named(&group, "pub");
+    let mut publisher = Run::start(&["pub", "-g", &group, "--wait-for", "1", "--name", &name]);
+    publisher.feed(b"one\n");
+    publisher.feed(b"two\n");
+    // Both say it about once a second.
+    let deadline = now() + Duration::from_secs(60);
+    let (sent, received) = loop {
+        let ended = run(&["members", &group, "--json", "--settle", "2"]).expect(0);
+        let object = ended.objects().remove(0);
+        let of = |name: &str| {
+            let members = object["members"].as_array().unwrap();
+            members.iter().find(|m| m["name"] == named(&group, name).as_str()).unwrap().clone()
+        };
+        let (publisher, subscriber) = (of("pub"), of("sub"));
+        let (sent, received) =
+            (publisher["progress"]["sent"].clone(), subscriber["progress"]["received"].clone());
+        if sent == received && sent.as_u64() > Some(0) {
+            assert_eq!(subscriber["progress"]["lost"], 0, "{subscriber}");
+            break (sent, received);
+        }
+        assert!(now() < deadline, "{object}");
+    };
+    let ended = run(&["members", &group, "--settle", "2"]).expect(0);
+    let line = |name: &str| ended.stdout.iter().find(|line| line.starts_with(name)).unwrap();
+    assert!(line(&named(&group, "pub")).contains(&format!(" out {sent} ")), "{ended:#?}");
+    assert!(line(&named(&group, "sub")).contains(&format!(" in {received} ")), "{ended:#?}");
 }
 
 #[test]

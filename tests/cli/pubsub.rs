@@ -153,6 +153,18 @@ fn signals_end_both_in_good_order() {
 }
 
 #[test]
+fn a_file_that_a_signal_cuts_short_was_not_published() {
+    let folder = Folder::new("cut short");
+    let file = folder.file("f", &noise(1 << 20));
+    let group = group("cut short");
+    let mut publisher = Run::start(&["pub", "-g", &group, "--file", &file, "--wait-for", "1"]);
+    publisher.says("waiting for subscribers");
+    publisher.signal(Signal::SIGINT);
+    let ended = publisher.end().expect(1);
+    assert!(ended.said().contains("interrupted after 0 bytes of "), "{ended:#?}");
+}
+
+#[test]
 fn a_publisher_goes_on_when_a_subscriber_is_killed() {
     let group = group("kill sub");
     let killed = Run::listening(&["sub", "-g", &group]);

@@ -43,7 +43,7 @@ fn help_is_for_newcomers() {
 
 #[test]
 fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
-    let long = "x".repeat(97);
+    let (long, huge) = ("x".repeat(97), "x".repeat(10_240));
     for (line, says) in [
         (&[][..], "Usage"),
         (&["publish"], "unrecognized subcommand"),
@@ -68,6 +68,8 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["sub", "-g", "x", "--json", "--raw"], "cannot be used with"),
         (&["sub", "-g", "x", "--reliability", "best"], "best-effort"),
         (&["sub", "-g", "x", "--count", "0"], "--count"),
+        (&["sub", "-g", "x", "--queue", "-1"], "-1 is not in 1..=1048576"),
+        (&["pub", "-g", "x", "--rate", "-3"], "from 0.001 to"),
         (&["sub", "-g", "x", "--timeout", "0"], "seconds"),
         (&["sub", "-g", "qcast"], "control group"),
         (&["announce", "t", "n"], "--port"),
@@ -121,6 +123,11 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         (&["join", "x", "--meta", "k=\u{1b}[2J"], "control character"),
         (&["join", "x", "--meta", &format!("k={long}{long}{long}")], "at most"),
         (&["chat", "x", "--name", ""], "empty"),
+        (&["join", &huge], "bytes"),
+        (&["members", "x", "--name", &huge], "bytes"),
+        (&["announce", "t", &huge, "--port", "1"], "1 to 64 bytes"),
+        (&["announce", "t", "n", "--port", "1", "--meta", "k=1", "--meta", "k=2"], "given twice"),
+        (&["resolve", &huge], "1 to 64 bytes"),
         (&["decode"], "FILE"),
         (&["completions", "cmd"], "bash"),
     ] {
@@ -128,6 +135,9 @@ fn a_wrong_command_line_ends_with_2_and_says_what_is_right() {
         assert_eq!(ended.code, Some(2), "{line:?}: {ended:#?}");
         assert!(ended.said().contains(says), "{line:?} does not say {says:?}: {ended:#?}");
         assert!(ended.stdout.is_empty(), "{line:?}: {ended:#?}");
+        // What was wrong is repeated as far as it helps, and cannot write to the terminal.
+        assert!(ended.said().len() < 2000, "{ended:#?}");
+        assert!(!ended.said().contains(|c: char| c.is_control() && c != '\n'), "{ended:#?}");
     }
 }
 

@@ -557,6 +557,12 @@ fn beacon(input: &mut Input<'_>, node: u128) -> member::Beacon {
         fresh: input.flag(),
         leaving: input.byte().is_multiple_of(8),
         echo: input.flag().then(|| input.number32(1000)),
+        progress: input.flag().then(|| member::Progress {
+            sent: input.number(9),
+            received: input.number(9),
+            lost: input.number(0),
+            waiting: input.number(0),
+        }),
         detail: input.flag().then(|| member::Detail {
             name: "liar".into(),
             host: ["", "h", "\u{7}"][input.below(3)].into(),

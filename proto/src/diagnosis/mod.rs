@@ -10,6 +10,7 @@
 //! Requirements: `R-KEY-1` to `R-KEY-5`.
 
 mod check;
+mod gather;
 mod own;
 mod peers;
 
@@ -24,6 +25,7 @@ use crate::time::Instant;
 use crate::wire::notice::{Checks, GroupNotice};
 
 pub use check::key_check;
+use gather::Gathered;
 use own::{Own, Parted};
 use peers::Peers;
 
@@ -51,15 +53,15 @@ pub struct Noticed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiagnosisEvent {
-    /// A member has another queue key: neither hears the other.
+    /// Members have another queue key: they do not hear this node, nor it them.
     KeyMismatch {
         /// This node's group.
         group: GroupId,
         /// Its name.
         name: String,
-        /// Who differs.
-        member: Noticed,
-        /// The check value of its key.
+        /// Who differs, and was not told of before: one at least, and all with one key that were found within a moment.
+        members: Vec<Noticed>,
+        /// The check value of their key.
         theirs: u8,
         /// The check value of this node's.
         ours: u8,
@@ -158,6 +160,7 @@ pub struct Diagnosis {
     ask: Option<(Instant, u8)>,
     conflict: Option<(PeerAddr, Instant)>,
     conflict_told: bool,
+    gathered: Gathered,
     events: VecDeque<DiagnosisEvent>,
     counters: DiagnosisCounters,
 }
@@ -215,6 +218,7 @@ impl Diagnosis {
     /// This node leaves a group.
     pub(crate) fn leave(&mut self, now: Instant, id: GroupId) {
         let Some(own) = self.own.remove(&id) else { return };
+        self.gathered.leave(id);
         if self.own.values().all(|other| other.name != own.name) {
             self.peers.forget_told(&own.name);
         }
@@ -346,8 +350,12 @@ impl Diagnosis {
         if ours.is_empty() {
             return;
         }
-        let found = self.peers.compare(peer, name, &ours, &mut self.events);
-        if !found {
+        let mut found = VecDeque::new();
+        let differs = self.peers.compare(peer, name, &ours, &mut found);
+        for event in found {
+            self.gathered.take(now, event, &mut self.events);
+        }
+        if !differs {
             return;
         }
         let gap = self.gap();
@@ -407,16 +415,22 @@ impl Diagnosis {
         own.chain(parted).chain(self.ask.map(|(at, _)| at)).min()
     }
 
-    /// When there is something to say, or somebody to forget.
+    /// When there is something to say, to tell, or somebody to forget.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        [self.due(), self.peers.poll_timeout()].into_iter().flatten().min()
+        let due = [self.due(), self.peers.poll_timeout(), self.gathered.poll_timeout()];
+        due.into_iter().flatten().min()
     }
 
-    /// Forgets who fell silent.
+    /// Tells of keys that differ, and forgets who fell silent.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.gathered.handle_timeout(now, &mut self.events);
         let own: Vec<(GroupId, String)> =
             self.own.iter().map(|(id, own)| (*id, own.name.clone())).collect();
-        self.peers.expire(now, &own, &mut self.events);
+        let mut over = VecDeque::new();
+        self.peers.expire(now, &own, &mut over);
+        for event in over {
+            self.gathered.take(now, event, &mut self.events);
+        }
     }
 
     /// What was found out.

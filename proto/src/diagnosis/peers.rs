@@ -230,7 +230,7 @@ impl Peers {
                 events.push_back(DiagnosisEvent::KeyMismatch {
                     group,
                     name: name.into(),
-                    member: member.clone(),
+                    members: alloc::vec![member.clone()],
                     theirs: entry.checks.key,
                     ours: own.key,
                 });

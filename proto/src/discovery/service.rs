@@ -95,8 +95,10 @@ impl Service {
         if !(MIN_TTL..=MAX_TTL).contains(&self.ttl) {
             return Err(ServiceError::Ttl(self.ttl));
         }
-        for (key, value) in &self.metadata {
-            if key.is_empty() || key.chars().chain(value.chars()).any(char::is_control) {
+        for (n, (key, value)) in self.metadata.iter().enumerate().take(MAX_PAIRS) {
+            let again = self.metadata[..n].iter().any(|(other, _)| other == key);
+            let bad = key.chars().chain(value.chars()).any(char::is_control);
+            if key.is_empty() || again || bad {
                 return Err(ServiceError::Metadata(excerpt(key)));
             }
         }
@@ -164,8 +166,11 @@ pub enum ServiceError {
     /// The time is out of its bounds.
     #[error("a service's TTL cannot be {0:?}; give {MIN_TTL:?} to {MAX_TTL:?}")]
     Ttl(Duration),
-    /// A key is empty, or it or its value has control characters.
-    #[error("metadata {0:?} has an empty key or control characters; use printable text")]
+    /// A key is empty or given twice, or it or its value has control characters.
+    #[error(
+        "the metadata key {0:?} is empty or given twice, or it or its value has control characters; give each key \
+         once, and printable text"
+    )]
     Metadata(String),
     /// The metadata is more than a record has room for.
     #[error(
@@ -224,7 +229,8 @@ mod tests {
             (good().address("0.0.0.0".parse().unwrap()), "unspecified"),
             (good().ttl(Duration::ZERO), "TTL cannot be 0ns"),
             (good().ttl(Duration::MAX), "TTL"),
-            (good().meta("", "v"), "empty key"),
+            (good().meta("", "v"), "is empty"),
+            (good().meta("path", "/x"), "given twice"),
             (good().meta("k", "a\nb"), "control characters"),
             (good().meta("k", long), "10010 bytes is too much"),
         ] {

@@ -39,6 +39,18 @@ const BARRED: Duration = Duration::from_secs(30);
 const MAX: usize = 1024;
 const KEPT: Duration = Duration::from_secs(60);
 
+/// A word of an earlier life than the one that ended is a late one for so long. One that comes still later is no
+/// echo: that node lives. The host's clock may have been set back between its lives, or of two nodes
+/// with one name the one that counted was stopped; neither must keep a name from ever being heard again.
+const LATE: Duration = Duration::from_secs(5);
+
+impl Last {
+    /// Whether the life that ended, not long ago, was a later one than this.
+    fn was_later(&self, now: Instant, incarnation: u64) -> bool {
+        incarnation < self.incarnation && now.saturating_since(self.when) < LATE
+    }
+}
+
 impl Departed {
     pub(super) fn len(&self) -> usize {
         self.0.len()
@@ -66,14 +78,18 @@ impl Departed {
 
     /// Whether a word of this life and clock is from before the node left, or nothing of it is believed.
     pub(super) fn refuses(&self, now: Instant, node: NodeId, word: (u64, u64)) -> bool {
-        self.0.get(&node).is_some_and(|l| now < l.barred || word <= (l.incarnation, l.at))
+        self.0.get(&node).is_some_and(|l| {
+            now < l.barred
+                || l.was_later(now, word.0)
+                || (word.0 == l.incarnation && word.1 <= l.at)
+        })
     }
 
     /// Whether nothing is believed of the node, or this life of it is over.
     pub(super) fn knows(&self, now: Instant, node: NodeId, incarnation: u64) -> bool {
         self.0.get(&node).is_some_and(|l| {
             now < l.barred
-                || incarnation < l.incarnation
+                || l.was_later(now, incarnation)
                 || (incarnation == l.incarnation && l.left && now.saturating_since(l.when) < KEPT)
         })
     }

@@ -100,6 +100,9 @@ impl Membership {
         {
             self.update(slot, info.clone());
         }
+        if let Some(progress) = b.progress {
+            self.progress.note(slot, progress, self.ms(now) as u32);
+        }
         self.renew(slot, now, in_group);
         if in_group {
             self.compare(now, from, b);
@@ -170,6 +173,10 @@ impl Membership {
             state: Some(MemberState::Alive),
             tries: 0,
         });
+        match b.progress {
+            Some(progress) => self.progress.note(slot, progress, ms as u32),
+            None => self.progress.forget(slot),
+        }
         // Not all members look at a new one at the same moment.
         let look = ms + self.rng.u64(u64::from(interval_ms) / 4..=u64::from(interval_ms) * 2);
         self.wheel.add(slot, look);

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
+use super::MemberProgress;
 use crate::addr::{NodeId, PeerAddr};
 use crate::time::Instant;
 use crate::wire::control::is_sound_name;
@@ -118,6 +119,9 @@ pub struct Member {
     pub heard: Instant,
     /// How long its last answer took.
     pub rtt: Option<Duration>,
+    /// How far it is with what it publishes and subscribes to, as it said with its last beacon; `None` if it never did
+    /// either.
+    pub progress: Option<MemberProgress>,
     /// Whether it is this node itself.
     pub own: bool,
 }

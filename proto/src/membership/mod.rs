@@ -23,7 +23,7 @@
 //! A [`Membership`] is fed and drained like everything here: after each call ask
 //! [`poll_transmit`](Membership::poll_transmit) and [`poll_event`](Membership::poll_event) until they are `None`, then
 //! [`poll_timeout`](Membership::poll_timeout).
-//! Requirements: `R-MEMBER-1` to `R-MEMBER-19` of `docs/protocol.md`.
+//! Requirements: `R-MEMBER-1` to `R-MEMBER-22` of `docs/protocol.md`.
 
 mod agree;
 mod departed;
@@ -33,6 +33,7 @@ mod event;
 mod hear;
 mod introduce;
 mod member;
+mod progress;
 mod rivals;
 mod roll;
 mod speak;
@@ -54,6 +55,7 @@ pub(crate) use member::sound_prefix;
 pub use member::{
     MAX_HOST, MAX_METADATA, MAX_PAIRS, Member, MemberInfo, MemberState, Profile, ProfileError, Role,
 };
+pub use progress::MemberProgress;
 pub use roll::Hint;
 pub use view::View;
 pub use word::{Beacon, MAX_WORD, Word};
@@ -142,6 +144,9 @@ pub struct Membership {
     /// The last time that was given.
     now: Instant,
     roll: Roll,
+    progress: progress::Said,
+    /// How far this node is, as it last said.
+    own_progress: Option<MemberProgress>,
     wheel: Wheel,
     version: u64,
     events: VecDeque<(MemberEvent, u64)>,
@@ -198,6 +203,8 @@ impl Membership {
             origin: now,
             now,
             roll,
+            progress: progress::Said::default(),
+            own_progress: None,
             wheel: Wheel::new(0),
             version: 1,
             events: VecDeque::new(),
@@ -279,21 +286,24 @@ impl Membership {
 
     /// Who is in the group. Costs its size.
     pub fn view(&self) -> View {
-        let member = |e: &Entry| {
+        let member = |(slot, e): (Slot, &Entry)| {
+            let progress = self.progress.get(slot);
             Some(Member {
                 info: e.info.clone(),
                 state: e.state?,
                 heard: self.instant(e.heard),
                 rtt: e.proof.rtt_us().map(|rtt_us| Duration::from_micros(rtt_us.into())),
+                progress: progress.map(|(said, ms)| MemberProgress::new(said, self.instant(ms))),
                 own: false,
             })
         };
-        let mut members: Vec<Member> = self.roll.iter().filter_map(member).collect();
+        let mut members: Vec<Member> = self.roll.places().filter_map(member).collect();
         members.push(Member {
             info: self.own.clone(),
             state: MemberState::Alive,
             heard: self.now,
             rtt: None,
+            progress: self.own_progress,
             own: true,
         });
         members.sort_by_key(|m| m.info.node);

@@ -89,7 +89,12 @@ impl Roll {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|e| e.is_live())
+        self.places().map(|(_, e)| e)
+    }
+
+    /// The members with their places.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Slot, &Entry)> {
+        (0..).zip(self.entries.iter()).filter(|(_, e)| e.is_live())
     }
 
     pub(super) fn find(&self, node: NodeId) -> Option<Slot> {

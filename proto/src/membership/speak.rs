@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::roll::Slot;
-use super::{Beacon, MAX_INTERVAL_MS, MemberInfo, Membership, Word};
+use super::{Beacon, MAX_INTERVAL_MS, MemberInfo, MemberProgress, Membership, Word};
 use super::{Profile, ProfileError, Role};
 use crate::addr::{NodeId, PeerAddr};
 use crate::node::To;
 use crate::time::Instant;
-use crate::wire::member::{Digest, Probe, Roster};
+use crate::wire::member::{Digest, Probe, Progress, Roster};
 
 /// Something that is to be said to one peer as soon as there is a frame for it.
 #[derive(Debug)]
@@ -53,7 +53,13 @@ const WELCOME_MIN: Duration = Duration::from_millis(20);
 
 impl Membership {
     /// What to send next: ask until it is `None`, after every input and timeout.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<(To, Word)> {
+    /// `progress` says how far this node is, if it publishes or subscribes; it is asked only for a beacon.
+    /// Requirements: `R-MEMBER-22`.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        progress: &mut dyn FnMut() -> Option<Progress>,
+    ) -> Option<(To, Word)> {
         self.now = now;
         if let Some(left) = self.leaving_left {
             if left == 0 || self.next_beacon > now {
@@ -61,18 +67,18 @@ impl Membership {
             }
             self.leaving_left = Some(left - 1);
             self.next_beacon = now + LEAVING_PAUSE;
-            let beacon = self.beacon(now, None, false, true);
+            let beacon = self.beacon(now, None, false, true, progress());
             return Some((To::Group, Word::Beacon(beacon)));
         }
         if let Some(said) = self.said.pop_front() {
-            return Some(self.word(now, said));
+            return Some(self.word(now, said, progress));
         }
         if self.next_beacon > now {
             return None;
         }
         let detail = self.detail_left > 0 || self.counters.beacons.is_multiple_of(4);
         self.detail_left = self.detail_left.saturating_sub(1);
-        let beacon = self.beacon(now, None, detail, false);
+        let beacon = self.beacon(now, None, detail, false, progress());
         self.counters.beacons += 1;
         self.last_beacon = now;
         self.welcoming = false;
@@ -185,7 +191,15 @@ impl Membership {
         self.next_beacon = self.next_beacon.min(soon);
     }
 
-    fn beacon(&mut self, now: Instant, echo: Option<u32>, detail: bool, leaving: bool) -> Beacon {
+    fn beacon(
+        &mut self,
+        now: Instant,
+        echo: Option<u32>,
+        detail: bool,
+        leaving: bool,
+        progress: Option<Progress>,
+    ) -> Beacon {
+        self.own_progress = progress.map(|said| MemberProgress::new(said, now));
         // Two words of one clock reading are still one after the other.
         self.last_at = now.as_micros().max(self.last_at + 1);
         Beacon {
@@ -198,15 +212,22 @@ impl Membership {
             fresh: echo.is_none() && self.fresh_left > 0 && !leaving,
             leaving,
             echo,
+            progress,
             info: detail.then(|| self.own.clone()),
         }
     }
 
-    fn word(&mut self, now: Instant, said: Said) -> (To, Word) {
+    fn word(
+        &mut self,
+        now: Instant,
+        said: Said,
+        progress: &mut dyn FnMut() -> Option<Progress>,
+    ) -> (To, Word) {
         match said {
             Said::Answer { to, echo, detail } => {
                 self.counters.answers += 1;
-                (To::Peer(to), Word::Beacon(self.beacon(now, Some(echo), detail, false)))
+                let beacon = self.beacon(now, Some(echo), detail, false, progress());
+                (To::Peer(to), Word::Beacon(beacon))
             }
             Said::Probe { to, node, suspect, unheard, detail } => {
                 self.counters.probes += 1;

@@ -7,7 +7,7 @@ use super::{MAX_PAIRS, MemberInfo, Role};
 use crate::addr::NodeId;
 use crate::wire::control::{self, MAX_BODY};
 use crate::wire::frame::{FrameError, FrameKind};
-use crate::wire::member::{self as wire, Detail, Digest, Probe, Roster};
+use crate::wire::member::{self as wire, Detail, Digest, Probe, Progress, Roster};
 
 /// A frame between members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct Beacon {
     pub leaving: bool,
     /// The stamp of the probe that this answers.
     pub echo: Option<u32>,
+    /// How far it is; none if it neither published nor subscribed.
+    pub progress: Option<Progress>,
     /// What it says of itself; not in every beacon. Of the same node and life.
     pub info: Option<Arc<MemberInfo>>,
 }
@@ -64,7 +66,14 @@ impl Word {
     /// It does not fit: it was not made by a [`Membership`](super::Membership).
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, FrameError> {
         match self {
-            Self::Beacon(beacon) => control::encode(&beacon.body(), out),
+            Self::Beacon(beacon) => {
+                let mut body = beacon.body();
+                control::encode(&body, out).or_else(|_| {
+                    // The longest names and metadata leave no room for it; a beacon without details has it.
+                    body.progress = None;
+                    control::encode(&body, out)
+                })
+            }
             Self::Probe(body) => control::encode(body, out),
             Self::Roster(body) => control::encode(body, out),
             Self::Digest(body) => control::encode(body, out),
@@ -130,6 +139,7 @@ impl Beacon {
             fresh: body.fresh,
             leaving: body.leaving,
             echo: body.echo,
+            progress: body.progress,
             info,
         })
     }
@@ -145,6 +155,7 @@ impl Beacon {
             fresh: self.fresh,
             leaving: self.leaving,
             echo: self.echo,
+            progress: self.progress,
             detail: self.info.as_ref().map(|info| Detail {
                 name: info.name.clone(),
                 host: info.host.clone(),
@@ -202,6 +213,7 @@ mod tests {
             fresh: true,
             leaving: false,
             echo: None,
+            progress: None,
             info: Some(Arc::new(info)),
         })
     }
@@ -210,6 +222,29 @@ mod tests {
         let mut out = [0; MAX_WORD];
         let len = word.encode(&mut out)?;
         Word::decode(word.kind(), &out[..len])
+    }
+
+    /// R-MEMBER-22: what a member says of itself comes first.
+    #[test]
+    fn progress_gives_way_to_details() {
+        let all =
+            Progress { sent: u64::MAX, received: u64::MAX, lost: u64::MAX, waiting: u64::MAX };
+        let metadata: Vec<_> =
+            (0..8).map(|i| (String::from(char::from(b'a' + i)), "v".repeat(24))).collect();
+        for (name, metadata, fits) in [("n", vec![], true), (&*"n".repeat(96), metadata, false)] {
+            let mut word = beacon(name, metadata);
+            let Word::Beacon(said) = &mut word else { unreachable!("it was made as one") };
+            (said.progress, said.at, said.incarnation) = (Some(all), u64::MAX, u64::MAX);
+            (said.node, said.echo) = (NodeId(u128::MAX), Some(u32::MAX));
+            (said.interval_ms, said.members, said.sum) = (u32::MAX, u32::MAX, u32::MAX);
+            let info = Arc::make_mut(said.info.as_mut().unwrap());
+            (info.node, info.incarnation) = (NodeId(u128::MAX), u64::MAX);
+            info.host = "h".repeat(64);
+            let Ok(Word::Beacon(heard)) = again(&word) else { panic!("{word:?} is not read") };
+            let Word::Beacon(said) = word else { unreachable!("it was made as one") };
+            assert_eq!(heard.progress, fits.then_some(all));
+            assert_eq!(heard.info, said.info);
+        }
     }
 
     /// R-MEMBER-2.

@@ -35,6 +35,8 @@ pub(super) struct Group<T, R> {
     pub(super) counters: GroupCounters,
     /// The numbers of streams that are no longer followed.
     pub(super) past: StreamStats,
+    /// Frames that publishers sent which are no longer there.
+    pub(super) sent: u64,
     /// Which publisher is asked first for something to send, and how often in a row it was.
     pub(super) turn: (PublisherId, u32),
     /// No stream has anything to say until something happens.
@@ -100,6 +102,7 @@ impl<T, R: RxFrame> Group<T, R> {
             words: VecDeque::new(),
             counters: GroupCounters::default(),
             past: StreamStats::default(),
+            sent: 0,
             turn: (PublisherId(0), 0),
             hush: false,
             blocked: None,

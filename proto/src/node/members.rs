@@ -11,9 +11,11 @@ use crate::membership::{
     Heard, MAX_HOST, MemberEvent, MemberInfo, Membership, MembershipCounters, Profile,
     ProfileError, Role, View, Word, sound_prefix,
 };
+use crate::subscribe::stream::{ReceiveStream, Subscription};
 use crate::time::Instant;
 use crate::wire::control::MAX_NAME;
 use crate::wire::frame::{FRAME_HEADER, FrameError, FrameHeader, FrameKind};
+use crate::wire::member::Progress;
 
 /// This node as a member of a group in which it is reached at `address`.
 pub(super) fn own_info(config: &NodeConfig, address: PeerAddr) -> MemberInfo {
@@ -183,7 +185,20 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     /// What members are to be told next. The caller has seen that there is a frame for it.
     pub(super) fn poll_members(&mut self, now: Instant, id: GroupId) -> Option<Transmit<T>> {
         let group = self.groups.get_mut(&id)?;
-        let (to, word) = group.members.as_mut()?.poll_transmit(now)?;
+        let members = group.members.as_mut()?;
+        let followed = || group.streams.values().chain(group.dormant.values());
+        let mut progress = || {
+            let received = followed().fold(group.past, |sum, s| sum + s.stats);
+            let sent = group.publishers.values().fold(group.sent, |sum, p| sum + p.frames());
+            let untaken = group.subscriptions.values().map(Subscription::untaken).max();
+            let behind = followed().map(ReceiveStream::waiting).sum::<usize>();
+            let waiting = (untaken.unwrap_or(0) + behind) as u64;
+            let progress =
+                Progress { sent, received: received.frames, lost: received.lost, waiting };
+            let is_observer = group.publishers.is_empty() && group.subscriptions.is_empty();
+            (!is_observer || progress != Progress::default()).then_some(progress)
+        };
+        let (to, word) = members.poll_transmit(now, &mut progress)?;
         let mut frame = self.control.pop()?;
         let header = FrameHeader {
             kind: word.kind(),

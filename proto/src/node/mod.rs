@@ -216,6 +216,7 @@ impl<T: TxFrame, R: RxFrame> Node<T, R> {
     pub fn remove_publisher(&mut self, publisher: PublisherId) {
         for g in self.groups.values_mut() {
             if let Some(p) = g.publishers.remove(&publisher) {
+                g.sent += p.frames();
                 g.own.forget_stream(p.stream);
                 g.note_role(self.last_turn, &mut self.events);
             }

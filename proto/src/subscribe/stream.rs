@@ -162,6 +162,11 @@ impl Subscription {
         let left = self.room.saturating_sub(self.promised.saturating_sub(mine));
         self.sharers.part(self.config.queue, busy).min(left).max(1)
     }
+
+    /// Frames that were handed over and that the application has not taken.
+    pub(crate) fn untaken(&self) -> usize {
+        self.config.queue.saturating_sub(self.room)
+    }
 }
 
 /// Frames that are kept of a stream that is not described yet: a round trip's worth. What does not fit

@@ -37,8 +37,23 @@ pub struct Beacon {
     pub leaving: bool,
     /// The stamp of the probe that this answers.
     pub echo: Option<u32>,
+    /// How far it is with what it publishes and subscribes to; none if it never did either.
+    pub progress: Option<Progress>,
     /// What else is to be known of it; not in every beacon.
     pub detail: Option<Detail>,
+}
+
+/// How far a member is, in frames. Only shown: nothing follows from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Progress {
+    /// Sent.
+    pub sent: u64,
+    /// Received.
+    pub received: u64,
+    /// Missing for good.
+    pub lost: u64,
+    /// Received and not taken by the application yet, or behind a gap.
+    pub waiting: u64,
 }
 
 /// What a member says of itself.
@@ -160,6 +175,8 @@ mod tests {
             fresh: true,
             leaving: true,
             echo: Some(u32::MAX),
+            // Left out where there is no room for it.
+            progress: None,
             detail: Some(Detail {
                 name: "n".repeat(MAX_NAME),
                 host: "h".repeat(MAX_HOST),

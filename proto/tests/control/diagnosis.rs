@@ -36,6 +36,9 @@ fn a_wrong_key_is_named_by_everybody_and_names_them() {
         let (theirs, ours) = (key_check("g", key(7)), key_check("g", key(8)));
         assert!(world.mismatches(stranger).iter().all(|m| (m.1, m.2) == (theirs, ours)));
         assert_eq!(world.mismatches(3), [("stranger".into(), ours, theirs)]);
+        // He is not told fifteen times.
+        let told = world.members[stranger].diagnosed.len();
+        assert!(told <= 3, "fifteen members are told of in {told} events");
         // Once, however long it goes on.
         world.run_for(ms(60_000));
         assert_eq!(world.mismatches(stranger).len(), 15);

@@ -286,12 +286,12 @@ impl World {
     /// Who differs from a node in its key, by name, with their check value and its own.
     pub(crate) fn mismatches(&self, index: usize) -> Vec<(String, u8, u8)> {
         let of = |event: &DiagnosisEvent| match event {
-            DiagnosisEvent::KeyMismatch { member, theirs, ours, .. } => {
-                Some((member.name.clone(), *theirs, *ours))
+            DiagnosisEvent::KeyMismatch { members, theirs, ours, .. } => {
+                members.iter().map(|member| (member.name.clone(), *theirs, *ours)).collect()
             }
-            _ => None,
+            _ => Vec::new(),
         };
-        self.members[index].diagnosed.iter().filter_map(|(_, event)| of(event)).collect()
+        self.members[index].diagnosed.iter().flat_map(|(_, event)| of(event)).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use qcast_proto::buf::{HeapFrame, TxFrame};
 use qcast_proto::node::Event;
-use qcast_proto::publish::{PublisherConfig, PublisherEvent};
+use qcast_proto::publish::{Outbox, PublisherConfig, PublisherEvent};
 use qcast_proto::subscribe::SubscriberConfig;
 use qcast_proto::wire::control::{self, Announce};
 use qcast_proto::wire::frame::{FRAME_HEADER, Frame, FrameKind};
@@ -112,4 +112,55 @@ fn a_new_publisher_expects_the_members_that_subscribe() {
         }
     }
     assert_eq!(receivers, Some(4));
+}
+
+/// R-MEMBER-22: everybody sees how far publishers and subscribers are, also one that neither publishes nor
+/// subscribes, and observers say nothing.
+#[test]
+fn members_say_how_far_they_are() {
+    const FRAMES: u64 = 10;
+    let mut net = Net::settled(1, 0.0, 3);
+    let (now, m) = (net.now, &mut net.machines[1]);
+    let mut config = SubscriberConfig::default();
+    config.queue = 64;
+    let subscriber = m.node.open_subscriber(now, m.group, config).unwrap();
+    let (now, m) = (net.now, &mut net.machines[0]);
+    let (publisher, header) =
+        m.node.open_publisher(now, m.group, PublisherConfig::default()).unwrap();
+    net.run(SECOND);
+    let free = (0..FRAMES).map(|_| HeapFrame::new(512)).collect();
+    let mut outbox = Outbox::new(header, 512, free);
+    for _ in 0..FRAMES {
+        outbox.push(b"message").unwrap();
+        outbox.seal();
+        net.machines[0].node.publish(publisher, outbox.take().unwrap());
+    }
+    net.run(SECOND / 2);
+    // The application has taken all but three.
+    net.machines[1].node.set_room(subscriber, 61);
+    let asked = net.now;
+    net.run(2 * SECOND);
+    let of = |net: &Net, seen_by: usize, id: u128| {
+        let p = net.sees(seen_by, id).unwrap().progress?;
+        assert!(p.at > asked, "it is said with every beacon");
+        Some((p.sent, p.received, p.lost, p.waiting))
+    };
+    for seen_by in 0..3 {
+        assert_eq!(of(&net, seen_by, 1), Some((FRAMES, 0, 0, 0)), "seen by {seen_by}");
+        assert_eq!(of(&net, seen_by, 2), Some((0, FRAMES, 0, 3)), "seen by {seen_by}");
+        assert_eq!(of(&net, seen_by, 3), None, "seen by {seen_by}");
+    }
+    // What was sent stays so when the publisher is closed, and the view's version is not touched by any of it.
+    let version = net.view(2).version;
+    net.machines[0].node.remove_publisher(publisher);
+    net.machines[1].node.set_room(subscriber, 64);
+    net.run(2 * SECOND);
+    assert_eq!(of(&net, 2, 1), Some((FRAMES, 0, 0, 0)));
+    assert_eq!(of(&net, 2, 2), Some((0, FRAMES, 0, 0)));
+    assert_eq!(net.view(2).version, version + 1, "only the role of the first changed");
+    // A new life of the member has said nothing yet.
+    net.crash(0);
+    net.join_at(1, 2, Net::host(0));
+    net.run(2 * SECOND);
+    assert_eq!(of(&net, 2, 1), None);
 }

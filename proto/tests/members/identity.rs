@@ -72,3 +72,51 @@ fn words_from_the_past_count_for_nothing() {
     net.run(SECOND);
     assert_eq!(net.told(0, 3), ["left"]);
 }
+
+/// R-MEMBER-6: a host whose clock was set back between two lives of a node, which have one name, is a member again
+/// soon, whether the first left or died.
+#[test]
+fn a_clock_that_was_set_back_takes_nobodys_name() {
+    for leaves in [true, false] {
+        each_seed(|seed| {
+            let mut net = Net::settled(seed, 0.02, 5);
+            if leaves {
+                let (now, m) = (net.now, &mut net.machines[2]);
+                m.node.part(now, m.group);
+                net.run(200 * MILLI);
+            }
+            net.crash(2);
+            net.join_at(3, 0, Net::host(2));
+            net.run_until(15 * SECOND, "the earlier life is a member", |net| {
+                [0, 1, 3, 4]
+                    .iter()
+                    .all(|at| net.sees(*at, 3).is_some_and(|member| member.info.incarnation == 0))
+            });
+            net.run(5 * SECOND);
+            net.agree();
+            for at in [0, 1, 3, 4] {
+                assert!(net.told(at, 3).ends_with(&["joined"]), "{:?}", net.told(at, 3));
+                assert!(!net.told(at, 3).contains(&"conflict"));
+            }
+        });
+    }
+}
+
+/// R-MEMBER-18, R-MEMBER-6: of two nodes with one identity the one that counts is stopped, as everybody was told to
+/// do; the other is a member then.
+#[test]
+fn the_other_of_two_counts_when_the_first_is_stopped() {
+    each_seed(|seed| {
+        let mut net = Net::settled(seed, 0.02, 5);
+        let double = net.join(2, 9);
+        net.run(6 * SECOND);
+        net.crash(double);
+        net.run_until(15 * SECOND, "the one that is left is a member", |net| {
+            [0, 2, 3, 4]
+                .iter()
+                .all(|at| net.sees(*at, 2).is_some_and(|member| member.info.incarnation == 1))
+        });
+        net.run(5 * SECOND);
+        net.agree();
+    });
+}

@@ -341,6 +341,7 @@ pub(crate) fn beacon(id: u128, incarnation: u64, at: u64, address: PeerAddr) -> 
         fresh: true,
         leaving: false,
         echo: None,
+        progress: None,
         info: Some(info.into()),
     })
 }

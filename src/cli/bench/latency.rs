@@ -78,15 +78,13 @@ pub(crate) fn run(args: &LatencyArgs) -> Outcome {
     if args.json {
         out.json(&report)?;
     } else {
-        for (label, value) in [
+        out.rows(&[
             ("p50", format!("{:.1} us", report.rtt_p50_us)),
             ("p99", format!("{:.1} us", report.rtt_p99_us)),
             ("p99.9", format!("{:.1} us", report.rtt_p999_us)),
             ("samples", report.samples.to_string()),
             ("unanswered", report.unanswered.to_string()),
-        ] {
-            out.line(format!("{label:<12} {value}").as_bytes())?;
-        }
+        ])?;
     }
     out.flush()?;
     if report.samples == 0 {

@@ -116,7 +116,7 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         out.json(report)?;
         return out.flush();
     }
-    for (label, value) in [
+    out.rows(&[
         ("walk through RESET", format!("{:.1} us", report.reset_walk_p50_us)),
         ("another queue pair", format!("{:.1} us", report.recreate_p50_us)),
         ("without the group", format!("{:.1} us", report.recreate_without_group_p50_us)),
@@ -127,9 +127,7 @@ fn print(report: &Report, json: bool) -> Result<(), Failure> {
         ("sent", report.sent_messages.to_string()),
         ("lost", report.lost_messages.to_string()),
         ("duplicates", report.duplicate_messages.to_string()),
-    ] {
-        out.line(format!("{label:<20} {value}").as_bytes())?;
-    }
+    ])?;
     out.flush()
 }
 

@@ -236,8 +236,6 @@ pub(crate) fn print(report: &Report, json: bool) -> Result<(), Failure> {
         rows.push(("NAKs", naks.to_string()));
         rows.push(("repairs", repairs.to_string()));
     }
-    for (label, value) in rows {
-        out.line(format!("{label:<12} {value}").as_bytes())?;
-    }
+    out.rows(&rows)?;
     out.flush()
 }

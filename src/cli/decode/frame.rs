@@ -116,6 +116,12 @@ fn body(kind: FrameKind, bytes: &[u8]) -> Result<Value, FrameError> {
                 "fresh": b.fresh,
                 "leaving": b.leaving,
                 "echo": b.echo,
+                "progress": b.progress.map(|p| json!({
+                    "sent": p.sent,
+                    "received": p.received,
+                    "lost": p.lost,
+                    "waiting": p.waiting,
+                })),
                 "detail": b.detail.map(|d| {
                     let address = PeerAddr::from(d.address);
                     json!({

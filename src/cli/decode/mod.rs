@@ -11,19 +11,23 @@ mod capture;
 mod control_group;
 mod dissect;
 mod frame;
+mod live;
 mod record;
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
 
 use qcast_proto::addr::ROCE_PORT;
 
 use capture::{Capture, CaptureError};
 use dissect::Dissector;
+use live::Live;
 use record::{IcrcVerdict, Record};
+
+use super::exit::{Chain, Exit, Failure, Outcome};
 
 /// Prints the RoCEv2 and qcast datagrams of a capture.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,7 +37,7 @@ A summary of the capture goes to standard error.
 Examples:
   tcpdump -i lo -w capture.pcap udp port 4791
   qcast decode capture.pcap
-  tcpdump -i any -w - udp port 4791 | qcast decode - --json")]
+  tcpdump -i any -U -w - udp port 4791 | qcast decode - --json")]
 pub(crate) struct DecodeArgs {
     /// The capture, pcap or pcapng; `-` reads it from standard input
     #[arg(value_name = "FILE")]
@@ -49,14 +53,29 @@ pub(crate) struct DecodeArgs {
     pub(crate) ports: Vec<u16>,
 }
 
+impl DecodeArgs {
+    /// Whether the capture comes while it is decoded.
+    fn is_live(&self) -> bool {
+        self.file.as_os_str() == "-"
+    }
+}
+
+pub(crate) fn run(args: &DecodeArgs) -> Outcome {
+    let live = if args.is_live() { Some(Live::open()?) } else { None };
+    match run_to(args, live, &mut BufWriter::new(io::stdout())) {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) => Err(Failure::failed(Chain(&error))),
+    }
+}
+
 /// Prints the capture's datagrams to `out`, and a summary to standard error. A reader of `out` that
 /// has seen enough and closes it is no error.
 ///
 /// # Errors
 /// Each variant of [`DecodeError`]. What could be read before it has been printed.
-pub(crate) fn run(args: &DecodeArgs, out: &mut dyn Write) -> Result<(), DecodeError> {
-    let file: Box<dyn Read> = if args.file.as_os_str() == "-" {
-        Box::new(io::stdin())
+fn run_to(args: &DecodeArgs, live: Option<Live>, out: &mut dyn Write) -> Result<(), DecodeError> {
+    let file: Box<dyn Read> = if let Some(live) = live {
+        Box::new(live)
     } else {
         let file = File::open(&args.file)
             .map_err(|source| DecodeError::Open { file: args.file.clone(), source })?;
@@ -64,19 +83,22 @@ pub(crate) fn run(args: &DecodeArgs, out: &mut dyn Write) -> Result<(), DecodeEr
     };
     let mut summary = Summary::default();
     let result = decode(file, args, out, &mut summary);
-    // Nobody can be told that standard error is closed.
-    let _ = writeln!(io::stderr(), "{summary}");
+    // What was no capture at all has no summary.
+    if result.is_ok() || summary.packets > 0 {
+        // Nobody can be told that standard error is closed.
+        let _ = writeln!(io::stderr(), "{summary}");
+    }
     match result {
         Err(DecodeError::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
 }
 
-/// [`run`] on a capture that is already open, with the summary as a value.
+/// [`run_to`] on a capture that is already open, with the summary as a value.
 ///
 /// # Errors
 /// Each variant of [`DecodeError`] but [`DecodeError::Open`].
-pub(crate) fn decode(
+fn decode(
     capture: impl Read,
     args: &DecodeArgs,
     out: &mut dyn Write,
@@ -95,6 +117,10 @@ pub(crate) fn decode(
         }
         if !is_roce {
             summary.others += 1;
+        }
+        if args.is_live() {
+            // Somebody watches; the next packet may take its time.
+            out.flush().map_err(DecodeError::Write)?;
         }
     }
     out.flush().map_err(DecodeError::Write)

@@ -491,20 +491,21 @@ fn run_opens_files_and_takes_a_closed_output_for_an_end() {
 
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/tests/data/soft-roce-multicast.pcap");
     let mut out = Vec::new();
-    super::run(&DecodeArgs { file: file.into(), ..args(true) }, &mut out).unwrap();
+    super::run_to(&DecodeArgs { file: file.into(), ..args(true) }, None, &mut out).unwrap();
     assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 5);
     for json in [false, true] {
         let args = DecodeArgs { file: file.into(), ..args(json) };
-        super::run(&args, &mut Closed(io::ErrorKind::BrokenPipe)).unwrap();
-        let error = super::run(&args, &mut Closed(io::ErrorKind::StorageFull)).unwrap_err();
+        super::run_to(&args, None, &mut Closed(io::ErrorKind::BrokenPipe)).unwrap();
+        let error =
+            super::run_to(&args, None, &mut Closed(io::ErrorKind::StorageFull)).unwrap_err();
         assert!(matches!(error, DecodeError::Write(_)), "{error:?}");
     }
 
     let missing = DecodeArgs { file: "no/such/file".into(), ..args(false) };
-    let error = super::run(&missing, &mut out).unwrap_err();
+    let error = super::run_to(&missing, None, &mut out).unwrap_err();
     assert!(told(&error).starts_with("cannot open no/such/file: "), "{}", told(&error));
     let folder = DecodeArgs { file: env!("CARGO_MANIFEST_DIR").into(), ..args(false) };
-    let error = super::run(&folder, &mut out).unwrap_err();
+    let error = super::run_to(&folder, None, &mut out).unwrap_err();
     assert!(told(&error).contains(": reading it failed: "), "{}", told(&error));
 }
 

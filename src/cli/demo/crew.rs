@@ -193,7 +193,12 @@ fn note(by: &str, report: &Value, log: &mut Vec<Seen>) {
             let member = &report["member"];
             add(report["change"].as_str().unwrap_or("?"), &member["name"], &member["incarnation"]);
         }
-        Some(change @ ("key_mismatch" | "mismatch_over" | "path_mismatch")) => {
+        Some(change @ "key_mismatch") => {
+            for member in report["members"].as_array().into_iter().flatten() {
+                add(change, &member["name"], &Value::Null);
+            }
+        }
+        Some(change @ ("mismatch_over" | "path_mismatch")) => {
             add(change, &report["member"]["name"], &Value::Null);
         }
         _ => {}
@@ -212,7 +217,7 @@ mod tests {
         ]});
         let left = json!({ "event": "member", "change": "left", "time": 12.5,
             "member": { "name": "b", "incarnation": 1 } });
-        let key = json!({ "event": "key_mismatch", "time": 13.0, "member": { "name": "s" } });
+        let key = json!({ "event": "key_mismatch", "time": 13.0, "members": [{ "name": "s" }] });
         for report in [start, left, key, json!({ "event": "listening" }), json!(7)] {
             note("a", &report, &mut log);
         }

@@ -180,7 +180,8 @@ impl Crew {
             match self.stranger.next(deadline)? {
                 Some(report) if report["event"] == "summary" => break report,
                 Some(report) if report["event"] == "key_mismatch" => {
-                    named.extend(report["member"]["name"].as_str().map(str::to_owned));
+                    let members = report["members"].as_array().into_iter().flatten();
+                    named.extend(members.filter_map(|m| m["name"].as_str()).map(str::to_owned));
                 }
                 Some(_) => {}
                 None => {

@@ -156,7 +156,8 @@ pub(super) mod tests {
             state: State::Alive,
             rtt: Some(Duration::from_micros(87)),
             heard: Duration::from_millis(120),
-            progress: "sent 1200".into(),
+            progress: "out 1200 310/s".into(),
+            behind: 0,
             metadata: "rack=7 gpu=2".into(),
             own: false,
         }
@@ -196,14 +197,14 @@ pub(super) mod tests {
         let mut board = Board::default();
         let suspect = Row { state: State::Suspect, ..row("c") };
         let slow = Row { rtt: Some(Duration::from_millis(9)), ..row("b") };
-        let unheard = Row { heard: Duration::from_secs(3), rtt: None, ..row("d") };
+        let unheard = Row { heard: Duration::from_secs(3), rtt: None, behind: 9, ..row("d") };
         board.show(1, vec![row("a"), slow, suspect, unheard]);
         let mut orders = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..5 {
             orders.push(names(&board).concat());
             board.press(Key::Sort);
         }
-        assert_eq!(orders, ["abcd", "cabd", "dabc", "bacd"]);
+        assert_eq!(orders, ["abcd", "cabd", "dabc", "bacd", "dabc"]);
     }
 
     #[test]

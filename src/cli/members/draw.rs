@@ -396,10 +396,10 @@ mod tests {
         let lines = drawn(&board(3), 80, 24);
         let expected = [
             "group demo at 239.192.7.7              3 members, 1 degraded, 1 suspect, view 12",
-            "MEMBER      STATE     ROLE           RTT   HEARD  PROGRESS      HOST",
-            "worker-1 *  alive     publisher        -       -  sent 1200     host-a",
-            "worker-2    suspect   publisher     87us    1.7s  sent 1200     host-a",
-            "worker-3    degraded  publisher     87us   120ms  sent 1200     host-a",
+            "MEMBER      STATE     ROLE           RTT   HEARD  PROGRESS        HOST",
+            "worker-1 *  alive     publisher        -       -  out 1200 310/s  host-a",
+            "worker-2    suspect   publisher     87us    1.7s  out 1200 310/s  host-a",
+            "worker-3    degraded  publisher     87us   120ms  out 1200 310/s  host-a",
             "EVENTS",
             "12:00:01.250  worker-14 joined",
         ];
@@ -425,7 +425,7 @@ mod tests {
         let details = lines.iter().position(|line| line == "DETAILS").unwrap();
         assert!(lines[details - 1].starts_with("worker-100 "), "{lines:#?}");
         assert!(lines[details + 1].contains("life 7"), "{lines:#?}");
-        assert_eq!(lines[details + 2], "on host-a at 127.0.1.2:4791  sent 1200");
+        assert_eq!(lines[details + 2], "on host-a at 127.0.1.2:4791  out 1200 310/s");
         assert_eq!(lines[details + 3], "rack=7 gpu=2");
         assert_eq!(lines[details + 4], "EVENTS");
         board.show(13, Vec::new());

@@ -9,6 +9,7 @@ use super::super::clock::now;
 use super::super::exit::Failure;
 use super::super::output::{Notes, Output};
 use super::super::signals::Interrupt;
+use super::progress::Rates;
 use super::row::{Row, Sort, brief};
 use super::told::{Told, rows, view_json};
 
@@ -29,10 +30,14 @@ pub(super) fn look(
         thread::sleep(SLICE.min(deadline.saturating_duration_since(now())));
     }
     let view = group.members();
+    let happened: Vec<_> =
+        std::iter::from_fn(|| events.try_recv().ok().flatten()).map(|e| Told::node(&e)).collect();
     if json {
-        out.json(&view_json(&view, group))?;
+        let mut object = view_json(&view, group);
+        object["events"] = happened.iter().map(Told::json).collect();
+        out.json(&object)?;
     } else {
-        let mut rows = rows(&view, group.node());
+        let mut rows = rows(&view, &Rates::default(), group.node());
         rows.sort_by(|a, b| Sort::Name.compare(a, b));
         for line in table(&rows) {
             out.line(line.as_bytes())?;
@@ -40,8 +45,8 @@ pub(super) fn look(
     }
     out.flush()?;
     let notes = Notes::default();
-    while let Ok(Some(event)) = events.try_recv() {
-        notes.say(Told::node(&event).text);
+    for told in &happened {
+        notes.say(&told.text);
     }
     if view.members.len() < 2 {
         notes.say(format_args!(
@@ -56,7 +61,8 @@ pub(super) fn look(
 
 /// The table, with a line of names of columns.
 fn table(rows: &[Row]) -> Vec<String> {
-    let head = ["MEMBER", "STATE", "ROLE", "RTT", "HEARD", "HOST", "ADDRESS", "METADATA"];
+    let head =
+        ["MEMBER", "STATE", "ROLE", "RTT", "HEARD", "PROGRESS", "HOST", "ADDRESS", "METADATA"];
     let mut cells = vec![head.map(str::to_owned)];
     cells.extend(rows.iter().map(|row| {
         [
@@ -65,6 +71,7 @@ fn table(rows: &[Row]) -> Vec<String> {
             row.role.to_owned(),
             row.rtt.map_or("-".into(), brief),
             if row.own { "-".into() } else { brief(row.heard) },
+            if row.progress.is_empty() { "-".into() } else { row.progress.clone() },
             row.host.clone(),
             row.address.clone(),
             row.metadata.clone(),
@@ -73,7 +80,7 @@ fn table(rows: &[Row]) -> Vec<String> {
     let widths: Vec<_> = (0..head.len())
         .map(|column| cells.iter().map(|row| width(&row[column])).max().unwrap_or(0))
         .collect();
-    let line = |row: &[String; 8]| {
+    let line = |row: &[String; 9]| {
         let padded = row.iter().zip(&widths).map(|(cell, wide)| {
             let padding = " ".repeat(wide - width(cell));
             format!("{cell}{padding}")
@@ -98,9 +105,9 @@ mod tests {
         wide.own = true;
         let table = table(&[row("a-longer-name"), wide]);
         let expected = [
-            "MEMBER         STATE  ROLE       RTT   HEARD  HOST    ADDRESS         METADATA",
-            "a-longer-name  alive  publisher  87us  120ms  host-a  127.0.1.2:4791  rack=7 gpu=2",
-            "日本 *         alive  publisher  87us  -      host-a  127.0.1.2:4791  rack=7 gpu=2",
+            "MEMBER         STATE  ROLE       RTT   HEARD  PROGRESS        HOST    ADDRESS         METADATA",
+            "a-longer-name  alive  publisher  87us  120ms  out 1200 310/s  host-a  127.0.1.2:4791  rack=7 gpu=2",
+            "日本 *         alive  publisher  87us  -      out 1200 310/s  host-a  127.0.1.2:4791  rack=7 gpu=2",
         ];
         assert_eq!(table, expected);
     }

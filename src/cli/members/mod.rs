@@ -26,20 +26,20 @@ runs, and marked with * in the table. With --watch and a terminal the view is li
 keys stand in its last line, and q ends it. Where standard output is no terminal, --watch
 prints a line for each change, or with --json an object.
 
+PROGRESS is what members say of themselves about once a second, in frames (datagrams; small
+messages share one): out, what their publishers sent; in, what their subscribers received;
+lost, what those miss for good; wait, what the application has not taken yet, or what comes
+behind a gap. In the live view s sorts by what is behind, too.
+
 Examples:
   qcast members news
-  qcast members news --watch --progress
+  qcast members news --watch
   qcast members news --json | jq -r '.members[].name'
   qcast members news --watch --json | jq 'select(.change == \"failed\")'")]
 pub(crate) struct MembersArgs {
     /// Show changes as they come, until Ctrl-C or q
     #[arg(long, short)]
     watch: bool,
-
-    /// Follow the publishers too, and show how far they are: to them this is a subscriber that they do not
-    /// wait for
-    #[arg(long, requires = "watch")]
-    progress: bool,
 
     /// How long the members have to be heard before one look
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::seconds,
@@ -70,9 +70,6 @@ pub(crate) fn run(args: &MembersArgs) -> Outcome {
     }
     if watch::is_live(args.json) {
         let mut live = watch::Live::new(group.clone(), events, &interrupt)?;
-        if args.progress {
-            live.follow()?;
-        }
         while live.step()? == watch::Next::More {}
         drop(live);
         group.leave();

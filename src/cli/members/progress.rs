@@ -1,74 +1,116 @@
-//! How far publishers are, as a subscriber sees it that nobody waits for.
+//! How far members are, as they say themselves, and how fast.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use qcast::{Group, NodeId, Reliability, Subscriber};
+use qcast::{MemberProgress, NodeId, View};
 
-use super::super::clock::now;
-use super::super::exit::Failure;
+/// Rates of members, from one word of theirs to a later one.
+#[derive(Debug, Default)]
+pub(super) struct Rates(BTreeMap<NodeId, Seen>);
 
-/// Follows all streams of a group, and drops what they carry.
 #[derive(Debug)]
-pub(super) struct Progress {
-    subscriber: Subscriber,
-    seen: BTreeMap<NodeId, Seen>,
-    looked: Option<Instant>,
-}
-
-/// Frames of all streams of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
-    frames: u64,
-    missing: u64,
-    per_second: f64,
+    progress: MemberProgress,
+    rate: Option<Rate>,
 }
 
-/// Rates are of so long.
-const PERIOD: Duration = Duration::from_secs(1);
+/// Frames a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rate {
+    sent: f64,
+    received: f64,
+}
 
-/// Messages that are dropped at one look.
-const DROPPED: usize = 4096;
+/// Words that are closer to each other say little of a rate.
+const APART: Duration = Duration::from_millis(500);
 
-impl Progress {
-    pub(super) fn follow(group: &Group) -> Result<Self, Failure> {
-        let subscriber = group.subscriber().reliability(Reliability::Latest).queue(64).open();
-        let subscriber =
-            subscriber.map_err(|error| Failure::because("cannot subscribe", &error))?;
-        Ok(Self { subscriber, seen: BTreeMap::new(), looked: None })
-    }
-
-    /// Takes in what came.
-    pub(super) fn look(&mut self) {
-        self.subscriber.poll(DROPPED, |_| {});
-        let now = now();
-        let passed = self.looked.map(|at| now.saturating_duration_since(at));
-        if passed.is_some_and(|passed| passed < PERIOD) {
-            return;
-        }
-        self.looked = Some(now);
-        let mut sums: BTreeMap<NodeId, Seen> = BTreeMap::new();
-        for (info, stats) in self.subscriber.streams() {
-            let sum = sums.entry(info.node).or_default();
-            sum.frames = sum.frames.saturating_add(stats.frames);
-            sum.missing = sum.missing.saturating_add(stats.missing);
-        }
-        for (node, sum) in &mut sums {
-            let before = self.seen.get(node).map_or(sum.frames, |seen| seen.frames);
-            let seconds = passed.unwrap_or(PERIOD).as_secs_f64();
-            sum.per_second = sum.frames.saturating_sub(before) as f64 / seconds;
-        }
-        self.seen = sums;
-    }
-
-    /// A node's progress, as it is shown; empty for one that does not publish.
-    pub(super) fn of(&self, node: NodeId) -> String {
-        self.seen.get(&node).map_or_else(String::new, |seen| {
-            let missing = match seen.missing {
-                0 => String::new(),
-                n => format!(" -{n}"),
+impl Rates {
+    /// Takes in what the members of a view said of late. Those that are gone are forgotten.
+    pub(super) fn look(&mut self, view: &View) {
+        self.0.retain(|node, _| view.member(*node).is_some());
+        for member in &view.members {
+            let Some(progress) = member.progress else { continue };
+            let seen = self.0.entry(member.info.node).or_insert(Seen { progress, rate: None });
+            let apart = progress.at.saturating_since(seen.progress.at);
+            if apart < APART {
+                continue;
+            }
+            let of = |now: u64, before: u64| {
+                // A new life begins at nothing.
+                now.saturating_sub(before) as f64 / apart.as_secs_f64()
             };
-            format!("{} fr {:.0}/s{missing}", seen.frames, seen.per_second)
-        })
+            let rate = Rate {
+                sent: of(progress.sent, seen.progress.sent),
+                received: of(progress.received, seen.progress.received),
+            };
+            *seen = Seen { progress, rate: Some(rate) };
+        }
+    }
+
+    /// A member's rate, once it has said twice how far it is.
+    pub(super) fn of(&self, node: NodeId) -> Option<Rate> {
+        self.0.get(&node)?.rate
+    }
+}
+
+/// How far a member is, in a few words: what its publishers sent and its subscribers received, in frames.
+pub(super) fn words(progress: &MemberProgress, rate: Option<Rate>) -> String {
+    let mut words = Vec::new();
+    let per_second = |rate: f64| format!("{}/s", brief(rate.round() as u64));
+    for (name, count, rate) in [
+        ("out", progress.sent, rate.map(|rate| rate.sent)),
+        ("in", progress.received, rate.map(|rate| rate.received)),
+    ] {
+        if count > 0 {
+            words.push(format!("{name} {}", brief(count)));
+            words.extend(rate.map(per_second));
+        }
+    }
+    for (name, count) in [("lost", progress.lost), ("wait", progress.waiting)] {
+        if count > 0 {
+            words.push(format!("{name} {}", brief(count)));
+        }
+    }
+    if words.is_empty() { "nothing yet".to_owned() } else { words.join(" ") }
+}
+
+/// A count in at most five characters: `9999`, `12.3k`, `118k`, `1.20M`.
+fn brief(count: u64) -> String {
+    if count < 10_000 {
+        return count.to_string();
+    }
+    let units = ["k", "M", "G", "T", "P", "E"];
+    let mut value = count as f64 / 1e3;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1e3;
+        unit += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$}{}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_fit() {
+        for (count, text) in [
+            (0, "0"),
+            (9_999, "9999"),
+            (10_000, "10.0k"),
+            (12_345, "12.3k"),
+            (99_960, "100k"),
+            (118_400, "118k"),
+            (999_499, "999k"),
+            (999_500, "1.00M"),
+            (9_994_999, "9.99M"),
+            (u64::MAX, "18.4E"),
+        ] {
+            assert_eq!(brief(count), text, "{count}");
+            assert!(brief(count).len() <= 5);
+        }
     }
 }

@@ -17,8 +17,10 @@ pub(crate) struct Row {
     pub(crate) rtt: Option<Duration>,
     /// How long ago it was heard.
     pub(crate) heard: Duration,
-    /// How far its streams are, and what it took in of others', if that is known.
+    /// How far it is with what it publishes and subscribes to; empty if it does neither.
     pub(crate) progress: String,
+    /// Frames that wait in it, and that it lost.
+    pub(crate) behind: u64,
     /// Key and value pairs, in one line.
     pub(crate) metadata: String,
     /// Whether it is this very process.
@@ -54,6 +56,8 @@ pub(crate) enum Sort {
     Heard,
     /// The slowest first.
     Rtt,
+    /// The one with the most waiting and lost first.
+    Behind,
 }
 
 impl Sort {
@@ -62,7 +66,8 @@ impl Sort {
             Self::Name => Self::State,
             Self::State => Self::Heard,
             Self::Heard => Self::Rtt,
-            Self::Rtt => Self::Name,
+            Self::Rtt => Self::Behind,
+            Self::Behind => Self::Name,
         }
     }
 
@@ -72,6 +77,7 @@ impl Sort {
             Self::State => "state",
             Self::Heard => "heard",
             Self::Rtt => "rtt",
+            Self::Behind => "behind",
         }
     }
 
@@ -82,6 +88,7 @@ impl Sort {
             Self::State => b.state.cmp(&a.state),
             Self::Heard => b.heard.cmp(&a.heard),
             Self::Rtt => b.rtt.cmp(&a.rtt),
+            Self::Behind => b.behind.cmp(&a.behind),
         };
         first.then_with(|| natural(&a.name, &b.name)).then_with(|| a.id.cmp(&b.id))
     }

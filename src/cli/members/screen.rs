@@ -1,11 +1,15 @@
 //! The terminal while a view is drawn on it: taken over at the beginning, and given back as it was, whatever
 //! ends the view.
 
-use std::io::{self, Stdout};
+use std::fs::File;
+use std::io::{self, IsTerminal, Stdout};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -24,6 +28,8 @@ use super::draw::draw;
 #[derive(Debug)]
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// What keys come from.
+    keys: OwnedFd,
 }
 
 /// What the user did.
@@ -44,13 +50,14 @@ impl Screen {
             restore();
             Failure::environment(format_args!("cannot draw on this terminal: {error}"))
         };
+        let keys = keyboard().map_err(cannot)?;
         restore_before_panics();
         Traces::hold();
         TAKEN.store(true, Ordering::SeqCst);
         enable_raw_mode().map_err(cannot)?;
         execute!(io::stdout(), EnterAlternateScreen).map_err(cannot)?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).map_err(cannot)?;
-        Ok(Self { terminal })
+        Ok(Self { terminal, keys })
     }
 
     pub(super) fn draw(&mut self, board: &Board) -> Result<(), Failure> {
@@ -58,15 +65,47 @@ impl Screen {
         drawn.map(|_| ()).map_err(|error| Failure::output(&error))
     }
 
-    /// Waits up to `patience` for a key. A terminal that is gone asks for an end.
-    pub(super) fn input(&mut self, patience: Duration) -> Input {
-        match event::poll(patience).and_then(|some| some.then(event::read).transpose()) {
-            Ok(Some(event)) => meaning(&event),
-            Ok(None) => Input::Nothing,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Input::Nothing,
-            Err(_) => Input::Quit,
+    /// Waits up to `patience` for keys, and gives those that have come. A terminal that is gone asks for an end.
+    pub(super) fn input(&mut self, patience: Duration) -> Vec<Input> {
+        // The library that reads keys tries for ever to read from a terminal that has hung up.
+        if self.has_hung_up(patience) {
+            return vec![Input::Quit];
+        }
+        let mut inputs = Vec::new();
+        loop {
+            let read = event::poll(Duration::ZERO);
+            match read.and_then(|some| some.then(event::read).transpose()) {
+                Ok(Some(event)) => inputs.push(meaning(&event)),
+                Ok(None) => return inputs,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return inputs,
+                Err(_) => return vec![Input::Quit],
+            }
         }
     }
+
+    /// Waits up to `patience` for anything to come from the terminal. Says whether it is gone.
+    fn has_hung_up(&self, patience: Duration) -> bool {
+        let patience = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let mut keys = [PollFd::new(self.keys.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut keys, patience) {
+            Ok(_) => {
+                let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+                keys[0].revents().is_some_and(|came| came.intersects(gone))
+            }
+            // A changed size, or a signal that asks for an end.
+            Err(Errno::EINTR) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+/// Where keys come from: standard input, or the terminal itself where that is something else.
+fn keyboard() -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        return stdin.as_fd().try_clone_to_owned();
+    }
+    Ok(File::open("/dev/tty")?.into())
 }
 
 impl Drop for Screen {

@@ -11,10 +11,11 @@ use super::super::clock::{time_of_day, unix};
 use super::super::happenings;
 use super::super::shown::{pairs, shown};
 use super::board::{Entry, Weight};
+use super::progress::{Rate, Rates, words};
 use super::row::{Row, State};
 
 /// A member as a row of a table.
-pub(crate) fn row(member: &Member, node: &Node) -> Row {
+fn row(member: &Member, rate: Option<Rate>, node: &Node) -> Row {
     let info = &*member.info;
     Row {
         id: info.node.to_string(),
@@ -23,22 +24,27 @@ pub(crate) fn row(member: &Member, node: &Node) -> Row {
         address: address(info),
         incarnation: info.incarnation,
         role: role(info.role),
-        state: match member.state {
-            MemberState::Alive => State::Alive,
-            MemberState::Degraded => State::Degraded,
-            MemberState::Suspect => State::Suspect,
-        },
+        state: state(member.state),
         rtt: member.rtt,
         heard: node.now().saturating_since(member.heard),
-        progress: String::new(),
+        progress: member.progress.map_or_else(String::new, |progress| words(&progress, rate)),
+        behind: member.progress.map_or(0, |p| p.waiting.saturating_add(p.lost)),
         metadata: pairs(&info.metadata),
         own: member.own,
     }
 }
 
 /// All members as rows.
-pub(crate) fn rows(view: &View, node: &Node) -> Vec<Row> {
-    view.members.iter().map(|member| row(member, node)).collect()
+pub(super) fn rows(view: &View, rates: &Rates, node: &Node) -> Vec<Row> {
+    view.members.iter().map(|member| row(member, rates.of(member.info.node), node)).collect()
+}
+
+fn state(state: MemberState) -> State {
+    match state {
+        MemberState::Alive => State::Alive,
+        MemberState::Degraded => State::Degraded,
+        MemberState::Suspect => State::Suspect,
+    }
 }
 
 fn role(role: Role) -> &'static str {
@@ -73,9 +79,17 @@ fn info_json(info: &MemberInfo) -> Map<String, Value> {
 fn member_json(member: &Member, node: &Node) -> Value {
     let mut object = info_json(&member.info);
     let heard = node.now().saturating_since(member.heard);
-    object.insert("state".into(), row(member, node).state.as_str().into());
+    object.insert("state".into(), state(member.state).as_str().into());
     object.insert("rtt_us".into(), member.rtt.map(|rtt| rtt.as_micros() as u64).into());
     object.insert("heard_ms".into(), (heard.as_millis() as u64).into());
+    let progress = member.progress.map(|p| {
+        let said = node.now().saturating_since(p.at);
+        json!({
+            "sent": p.sent, "received": p.received, "lost": p.lost, "waiting": p.waiting,
+            "said_ms": said.as_millis() as u64,
+        })
+    });
+    object.insert("progress".into(), progress.into());
     object.insert("own".into(), member.own.into());
     object.into()
 }
@@ -133,9 +147,13 @@ impl Told {
     /// Something about this node itself, now.
     pub(crate) fn node(event: &NodeEvent) -> Self {
         let text = event.to_string();
-        let object = happenings::object(event).unwrap_or_else(
-            || json!({ "event": "node", "change": node_change(event), "text": text }),
-        );
+        let object = happenings::object(event).unwrap_or_else(|| {
+            let mut object = json!({ "event": "node", "change": node_change(event), "text": text });
+            if let NodeEvent::QKeyViolations { datagrams, groups } = event {
+                (object["datagrams"], object["groups"]) = (json!(datagrams), json!(groups));
+            }
+            object
+        });
         Self::new(shown(&text).into_owned(), Weight::Notable, object)
     }
 
@@ -208,6 +226,7 @@ fn node_change(event: &NodeEvent) -> &'static str {
         NodeEvent::DeviceReturned { .. } => "device_returned",
         NodeEvent::QpFailed { .. } => "qp_failed",
         NodeEvent::AddressChanged { .. } => "address_changed",
+        NodeEvent::QKeyViolations { .. } => "qkey_violations",
         NodeEvent::Missed { .. } => "missed",
         _ => "other",
     }

@@ -10,7 +10,7 @@ use super::super::output::Output;
 use super::super::shown::shown;
 use super::super::signals::Interrupt;
 use super::board::Board;
-use super::progress::Progress;
+use super::progress::Rates;
 use super::screen::{Input, Screen};
 use super::told::{Told, rows, view_json};
 
@@ -30,7 +30,7 @@ pub(crate) struct Live<'a> {
     changes: ViewChanges,
     events: NodeEvents,
     interrupt: &'a Interrupt,
-    progress: Option<Progress>,
+    rates: Rates,
 }
 
 /// Whether the live view goes on.
@@ -53,13 +53,7 @@ impl<'a> Live<'a> {
         interrupt.by_any()?;
         let changes = group.view_changes();
         let screen = Screen::take()?;
-        Ok(Self { screen, board, changes, events, interrupt, progress: None })
-    }
-
-    /// Shows how far publishers are.
-    pub(crate) fn follow(&mut self) -> Result<(), Failure> {
-        self.progress = Some(Progress::follow(self.changes.group())?);
-        Ok(())
+        Ok(Self { screen, board, changes, events, interrupt, rates: Rates::default() })
     }
 
     /// Shows what there is, and waits for a key or a moment.
@@ -77,19 +71,16 @@ impl<'a> Live<'a> {
             self.note(Told::node(&event));
         }
         let view = self.changes.group().members();
-        let mut rows = rows(&view, self.changes.group().node());
-        if let Some(progress) = &mut self.progress {
-            progress.look();
-            for (row, member) in rows.iter_mut().zip(&view.members) {
-                row.progress = progress.of(member.info.node);
-            }
-        }
+        self.rates.look(&view);
+        let rows = rows(&view, &self.rates, self.changes.group().node());
         self.board.show(view.version, rows);
         self.screen.draw(&self.board)?;
-        match self.screen.input(SLICE) {
-            Input::Key(key) => self.board.press(key),
-            Input::Quit => return Ok(Next::Ended),
-            Input::Nothing => {}
+        for input in self.screen.input(SLICE) {
+            match input {
+                Input::Key(key) => self.board.press(key),
+                Input::Quit => return Ok(Next::Ended),
+                Input::Nothing => {}
+            }
         }
         Ok(Next::More)
     }
@@ -115,7 +106,9 @@ pub(crate) fn lines(
     if json {
         out.json(&view_json(changes.start(), group))?;
     } else {
-        for row in rows(changes.start(), group.node()).iter().filter(|row| !row.own) {
+        for row in
+            rows(changes.start(), &Rates::default(), group.node()).iter().filter(|row| !row.own)
+        {
             out.line(format!("{} is here: {} on {}", row.name, row.role, row.host).as_bytes())?;
         }
     }

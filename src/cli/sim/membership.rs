@@ -1,15 +1,17 @@
 //! `qcast sim --membership`: thousands of members of one group in virtual time.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
-use qcast::simulate::{MembershipReport, MembershipSimulation, MembershipSimulationConfig};
+use qcast::simulate::{
+    MembershipProgress, MembershipReport, MembershipSimulation, MembershipSimulationConfig,
+};
 
-use super::super::clock::{Every, now};
-use super::super::exit::{Exit, Failure, Outcome};
-use super::super::output::{Notes, Output};
-use super::super::values;
-use super::{SimArgs, Timed, failure, tell_violations};
+use super::watch::watch;
+use super::{SimArgs, Sound, Timed, failure, tell};
+use crate::cli::clock::now;
+use crate::cli::exit::Outcome;
+use crate::cli::output::{Notes, Row};
+use crate::cli::values;
 
 /// What a simulation of members is of, beside the loss and the seed.
 #[derive(Debug, clap::Args)]
@@ -52,39 +54,26 @@ pub(super) fn run(args: &SimArgs) -> Outcome {
         config.duration = duration;
     }
     let simulation = MembershipSimulation::new(config).map_err(|error| failure(&error))?;
-    let started = now();
-    let mut told = Every::new(Duration::from_secs(2));
-    let mut notes = Notes::default();
-    if std::io::stderr().is_terminal() {
-        told = Every::new(Duration::from_millis(200));
-    }
-    let report = simulation.run(|progress| {
-        if told.is_due() {
-            let at = progress.now.as_nanos() as f64 / 1e9;
-            let (members, violations) = (progress.members, progress.violations);
-            notes.say(format_args!("{at:.1} s: {members} members, {violations} violations"));
-        }
-    });
-    notes.hide_bar();
-    let timed = Timed::of(&report, started);
-    let mut out = Output::new();
-    if args.json {
-        out.json(&timed)?;
-    } else {
-        table(&mut out, &timed)?;
-    }
-    out.flush()?;
-    if report.is_sound() {
-        return Ok(Exit::Done);
-    }
-    tell_violations(&mut notes, &report.described, report.violations, args.seed);
-    Ok(Exit::Failed)
+    let (started, notes) = (now(), Notes::default());
+    let report = watch(&notes, words, |place| simulation.run(|progress| place.is(*progress)))?;
+    tell(args, &notes, &Timed::of(&report, started), rows)
 }
 
-fn table(out: &mut Output, timed: &Timed<'_, MembershipReport>) -> Result<(), Failure> {
+impl Sound for MembershipReport {
+    fn violations(&self) -> (&[String], u64) {
+        (&self.described, self.violations)
+    }
+}
+
+fn words(progress: &MembershipProgress) -> String {
+    let at = progress.now.as_nanos() as f64 / 1e9;
+    format!("{at:.1} s: {} members, {} violations", progress.members, progress.violations)
+}
+
+fn rows(timed: &Timed<'_, MembershipReport>) -> Vec<Row> {
     let r = timed.report;
     let times = |p99, max| format!("p99 {p99} ms, at most {max} ms");
-    let rows = [
+    vec![
         ("members", r.members.to_string()),
         ("changes", r.changes.to_string()),
         ("joins seen", times(r.join_p99_ms, r.join_max_ms)),
@@ -106,11 +95,7 @@ fn table(out: &mut Output, timed: &Timed<'_, MembershipReport>) -> Result<(), Fa
         ("seed", r.seed.to_string()),
         ("digest", r.digest.clone()),
         ("violations", r.violations.to_string()),
-    ];
-    for (label, value) in rows {
-        out.line(format!("{label:<17} {value}").as_bytes())?;
-    }
-    Ok(())
+    ]
 }
 
 fn minutes(text: &str) -> Result<Duration, String> {

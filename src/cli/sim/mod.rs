@@ -1,8 +1,8 @@
 //! `qcast sim`: thousands of nodes in virtual time, on a fabric that loses what it is told to.
 
 mod membership;
+mod watch;
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -13,11 +13,12 @@ use qcast::simulate::{
 use qcast::{FlowPolicy, Reliability};
 use serde::Serialize;
 
-use super::clock::{Every, now};
+use super::clock::now;
 use super::exit::{Chain, Exit, Failure, Outcome};
-use super::output::{Notes, Output, count};
+use super::output::{Notes, Output, Row, count};
 use super::values;
 use membership::MembershipArgs;
+use watch::watch;
 
 /// Simulates publishers and thousands of subscribers in virtual time.
 ///
@@ -149,8 +150,36 @@ impl<'a, R: Serialize> Timed<'a, R> {
     }
 }
 
-/// Says what did not hold, in all so many times, and how to see it again.
-fn tell_violations(notes: &mut Notes, described: &[String], violations: u64, seed: u64) {
+/// What must hold of every simulation.
+trait Sound: Serialize {
+    /// What did not hold, how often in all.
+    fn violations(&self) -> (&[String], u64);
+}
+
+impl Sound for SimulationReport {
+    fn violations(&self) -> (&[String], u64) {
+        (&self.described, self.violations)
+    }
+}
+
+/// Prints a report as JSON, or else in `rows`; says what did not hold, and how to see it again.
+fn tell<R: Sound>(
+    args: &SimArgs,
+    notes: &Notes,
+    timed: &Timed<'_, R>,
+    rows: fn(&Timed<'_, R>) -> Vec<Row>,
+) -> Outcome {
+    let mut out = Output::new();
+    if args.json {
+        out.json(timed)?;
+    } else {
+        out.rows(&rows(timed))?;
+    }
+    out.flush()?;
+    let (described, violations) = timed.report.violations();
+    if violations == 0 {
+        return Ok(Exit::Done);
+    }
     for violation in described {
         notes.say(violation);
     }
@@ -158,7 +187,8 @@ fn tell_violations(notes: &mut Notes, described: &[String], violations: u64, see
     if more > 0 {
         notes.say(format_args!("and {more} more"));
     }
-    notes.say(format_args!("again: {}", again(seed)));
+    notes.say(format_args!("again: {}", again(args.seed)));
+    Ok(Exit::Failed)
 }
 
 pub(crate) fn run(args: &SimArgs) -> Outcome {
@@ -166,33 +196,11 @@ pub(crate) fn run(args: &SimArgs) -> Outcome {
         return membership::run(args);
     }
     let simulation = Simulation::new(args.config()).map_err(|error| failure(&error))?;
-    let started = now();
-    let mut told = Every::new(Duration::from_secs(2));
-    let mut notes = Notes::default();
-    if std::io::stderr().is_terminal() {
-        told = Every::new(Duration::from_millis(200));
-    }
-    let report = simulation
-        .run(|progress| {
-            if told.is_due() {
-                notes.say(line(progress));
-            }
-        })
+    let (started, notes) = (now(), Notes::default());
+    let report = watch(&notes, words, |place| simulation.run(|progress| place.is(*progress)))?
         .map_err(|error| failure(&error))?;
-    notes.hide_bar();
-    let timed = Timed::of(&report, started);
-    let mut out = Output::new();
-    if args.json {
-        out.json(&timed)?;
-    } else {
-        table(&mut out, &timed)?;
-    }
-    out.flush()?;
-    if !report.is_sound() {
-        tell_violations(&mut notes, &report.described, report.violations, args.seed);
-        return Ok(Exit::Failed);
-    }
-    Ok(if report.lost_events > 0 { Exit::Lost } else { Exit::Done })
+    let told = tell(args, &notes, &Timed::of(&report, started), rows)?;
+    Ok(if told == Exit::Done && report.lost_events > 0 { Exit::Lost } else { told })
 }
 
 impl SimArgs {
@@ -226,7 +234,7 @@ fn failure(error: &SimulationError) -> Failure {
     }
 }
 
-fn line(progress: &Progress) -> String {
+fn words(progress: &Progress) -> String {
     let at = progress.now.as_nanos() as f64 / 1e9;
     match progress.phase {
         Phase::Joining => format!("{at:.3} s: subscribers join"),
@@ -238,9 +246,9 @@ fn line(progress: &Progress) -> String {
     }
 }
 
-fn table(out: &mut Output, timed: &Timed<'_, SimulationReport>) -> Result<(), Failure> {
+fn rows(timed: &Timed<'_, SimulationReport>) -> Vec<Row> {
     let r = timed.report;
-    let rows = [
+    vec![
         ("subscribers", r.subscribers.to_string()),
         (
             "messages",
@@ -270,11 +278,7 @@ fn table(out: &mut Output, timed: &Timed<'_, SimulationReport>) -> Result<(), Fa
         ("seed", r.seed.to_string()),
         ("digest", r.digest.clone()),
         ("violations", r.violations.to_string()),
-    ];
-    for (label, value) in rows {
-        out.line(format!("{label:<14} {value}").as_bytes())?;
-    }
-    Ok(())
+    ]
 }
 
 /// The command that was given, with the seed in it.

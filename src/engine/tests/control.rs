@@ -45,10 +45,12 @@ fn members_with_other_keys_are_told_and_messages_go_on() {
         let names: Vec<String> = rig
             .events(node)
             .into_iter()
-            .filter_map(|event| match event {
-                NodeEvent::KeyMismatch { member, .. } => Some(member.name),
+            .flat_map(|event| match event {
+                NodeEvent::KeyMismatch { members, .. } => {
+                    members.into_iter().map(|member| member.name).collect()
+                }
                 // The control group is nobody's guess.
-                NodeEvent::QKeyViolations { groups, .. } if groups == ["g"] => None,
+                NodeEvent::QKeyViolations { groups, .. } if groups == ["g"] => Vec::new(),
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -175,7 +175,7 @@ impl Seat {
         while let Some((event, _)) = life.poll_event() {
             self.witness.told(now, &event, truth, &mut turns.found);
         }
-        while let Some((to, word)) = life.poll_transmit(now) {
+        while let Some((to, word)) = life.poll_transmit(now, &mut || None) {
             let (word, bytes) = sealed(&word, &mut self.read);
             let (seat, from) = (self.index, self.address);
             turns.said.push(Parcel { seat, from, to, word, bytes });
