@@ -3,13 +3,14 @@
 //! All spans are multiples of the interval that the member itself promised: nobody needs to know how large the
 //! group is where the other sits.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::departed::End;
 use super::hear::MAX_UNHEARD_BY;
 use super::roll::Slot;
 use super::state::Sign;
-use super::{Heard, MemberInfo, MemberState, Membership};
+use super::{Heard, MemberInfo, Membership};
 use crate::time::Instant;
 
 /// Hundredths of a promised interval after which a silent member is asked quietly, and after which it is
@@ -29,7 +30,7 @@ const SUSPECT_PAUSE_MS: core::ops::RangeInclusive<u64> = 150..=200;
 const MIN_TRIES: u8 = 6;
 
 /// Questions to a member that never answered, and the time between them.
-const PROOFS: u8 = 8;
+const PROOFS: u32 = 8;
 const PROOF_PAUSE_MS: u64 = 400;
 
 /// In larger groups members are not asked for a proof of life: it would be N² questions.
@@ -51,12 +52,12 @@ impl Membership {
         signs: &mut dyn FnMut(&MemberInfo) -> Option<Heard>,
     ) {
         let ms = self.ms(now);
-        while let Some(first) = self.wheel.take(ms) {
-            let mut next = Some(first);
-            while let Some(slot) = next {
-                next = self.wheel.behind(&self.roll.entries[slot as usize]);
+        let mut due = Vec::new();
+        while self.wheel.take(ms, &mut due) {
+            self.roll.fetch(due.iter().copied());
+            for slot in due.drain(..) {
                 match self.look(now, slot, signs) {
-                    Some(due) => self.wheel.add(&mut self.roll.entries, slot, due),
+                    Some(due) => self.wheel.add(slot, due),
                     None => self.roll.free(slot),
                 }
             }
@@ -90,7 +91,7 @@ impl Membership {
         let interval = e.interval_ms;
         let suspect_after = u32::from(interval) * SUSPECT / 100;
         let fail_after = suspect_after + self.config.patience.as_millis() as u32;
-        if e.state == MemberState::Suspect {
+        if e.is_suspect() {
             if silent >= fail_after && e.tries >= MIN_TRIES {
                 self.departed.note(now, e.info.node, (e.info.incarnation, e.at), End::Failed);
                 self.sign(slot, Sign::Unanswered);
@@ -108,7 +109,7 @@ impl Membership {
             self.probe(slot);
             return Some(ms + QUIET_PAUSE_MS);
         }
-        if e.rtt_us == 0 && self.count() <= PROOF_GROUP {
+        if self.count() <= PROOF_GROUP && e.proof.rtt_us().is_none() {
             return self.ask_for_proof(now, slot);
         }
         if unheard >= unheard_after(interval) {
@@ -123,8 +124,10 @@ impl Membership {
         let e = &mut self.roll.entries[slot as usize];
         // Only if it spoke since the last question: one that sleeps does neither.
         let spoke = e.tries == 0;
-        if !spoke || e.unanswered < PROOFS {
-            e.unanswered += u8::from(spoke);
+        if !spoke || e.proof.in_vain().is_none_or(|times| times < PROOFS) {
+            if spoke {
+                e.proof.ask_again();
+            }
             self.probe(slot);
             return Some(self.ms(now) + PROOF_PAUSE_MS);
         }

@@ -5,10 +5,13 @@
 use alloc::sync::Arc;
 
 use super::departed::End;
-use super::roll::{Entry, Slot};
+use super::entry::{Entry, Proof};
+use super::roll::Slot;
 use super::speak::{Said, promised_ms};
 use super::state::Sign;
-use super::{Beacon, MemberEvent, MemberInfo, MemberState, Membership, Word, names_its_sender};
+use super::{
+    Beacon, Hint, MemberEvent, MemberInfo, MemberState, Membership, Word, names_its_sender,
+};
 use crate::addr::{NodeId, PeerAddr};
 use crate::time::Instant;
 use crate::wire::member::Probe;
@@ -24,13 +27,25 @@ impl Membership {
     /// be asked for: a member that was only heard again gives nothing to tell or to send, and is most of what comes.
     /// Requirements: `R-MEMBER-1`.
     pub fn handle(&mut self, now: Instant, from: PeerAddr, in_group: bool, word: &Word) -> bool {
+        self.handle_at(now, from, in_group, word, Hint::NONE)
+    }
+
+    /// The same as [`handle`](Self::handle), of a node that was [looked up](Self::look_up) before.
+    pub fn handle_at(
+        &mut self,
+        now: Instant,
+        from: PeerAddr,
+        in_group: bool,
+        word: &Word,
+        hint: Hint,
+    ) -> bool {
         self.now = now;
         if self.leaving_left.is_some() {
             return false;
         }
         self.stirred = false;
         match word {
-            Word::Beacon(beacon) => self.hear_beacon(now, from, in_group, beacon),
+            Word::Beacon(beacon) => self.hear_beacon(now, from, in_group, beacon, hint),
             Word::Probe(probe) => self.hear_probe(now, from, probe),
             Word::Roster(roster) => self.hear_roster(now, from, roster),
             Word::Digest(digest) => self.hear_digest(now, from, digest),
@@ -38,7 +53,14 @@ impl Membership {
         self.stirred
     }
 
-    fn hear_beacon(&mut self, now: Instant, from: PeerAddr, in_group: bool, b: &Beacon) {
+    fn hear_beacon(
+        &mut self,
+        now: Instant,
+        from: PeerAddr,
+        in_group: bool,
+        b: &Beacon,
+        hint: Hint,
+    ) {
         if !names_its_sender(b.info.as_ref(), from) {
             self.counters.spoofed += 1;
             return;
@@ -46,7 +68,7 @@ impl Membership {
         if b.node == self.own.node {
             return self.meet_double(now, from, b);
         }
-        let Some(slot) = self.roll.find(b.node) else {
+        let Some(slot) = self.roll.find_at(hint, b.node) else {
             return self.meet(now, from, in_group, b);
         };
         let e = &mut self.roll.entries[slot as usize];
@@ -68,7 +90,7 @@ impl Membership {
         if let Some(echo) = b.echo {
             let rtt = (now.as_micros() as u32).wrapping_sub(echo);
             if rtt <= MAX_RTT_US {
-                (e.rtt_us, e.unanswered) = (rtt.max(1), 0);
+                e.proof = Proof::answer(rtt.max(1));
                 self.answered = now;
             }
         }
@@ -104,7 +126,7 @@ impl Membership {
         }
         let sign = if in_group { Sign::Heard } else { Sign::Answered };
         // Most of the time there is nothing to tell.
-        if self.roll.entries[slot as usize].state != MemberState::Alive {
+        if self.roll.entries[slot as usize].state != Some(MemberState::Alive) {
             self.sign(slot, sign);
         }
     }
@@ -146,13 +168,10 @@ impl Membership {
             at: b.at,
             heard: ms as u32,
             heard_in_group: ms as u32,
-            rtt_us: 0,
-            next: 0,
+            proof: Proof::NONE,
             interval_ms,
-            state: MemberState::Alive,
+            state: Some(MemberState::Alive),
             tries: 0,
-            unanswered: 0,
-            live: true,
         });
         match b.progress {
             Some(progress) => self.progress.note(slot, progress, ms as u32),
@@ -160,7 +179,7 @@ impl Membership {
         }
         // Not all members look at a new one at the same moment.
         let look = ms + self.rng.u64(u64::from(interval_ms) / 4..=u64::from(interval_ms) * 2);
-        self.wheel.add(&mut self.roll.entries, slot, look);
+        self.wheel.add(slot, look);
         self.tell(MemberEvent::Joined(info.clone()));
         true
     }

@@ -28,6 +28,7 @@
 mod agree;
 mod departed;
 mod doubt;
+mod entry;
 mod event;
 mod hear;
 mod introduce;
@@ -55,10 +56,12 @@ pub use member::{
     MAX_HOST, MAX_METADATA, MAX_PAIRS, Member, MemberInfo, MemberState, Profile, ProfileError, Role,
 };
 pub use progress::MemberProgress;
+pub use roll::Hint;
 pub use view::View;
 pub use word::{Beacon, MAX_WORD, Word};
 
 use departed::Departed;
+use entry::Entry;
 use introduce::Candidates;
 use rivals::{Double, Rivals};
 use roll::{Roll, Slot};
@@ -268,6 +271,13 @@ impl Membership {
             || self.roll.find(node).is_some_and(|slot| is(&self.roll.entries[slot as usize].info))
     }
 
+    /// Looks for many nodes at once, before their words are handled one after the other, and says for each where
+    /// [`handle_at`](Self::handle_at) finds it. This saves time only: what a node keeps of each of thousands is
+    /// somewhere in its memory, and a processor that is asked for all of it waits for all of it at once.
+    pub fn look_up(&self, nodes: impl Iterator<Item = NodeId>, hints: &mut Vec<Hint>) {
+        self.roll.look_up(nodes, hints);
+    }
+
     /// Nodes that were heard of and are asked who they are; members that left and are remembered; and nodes that
     /// claim a member's identity. Each is bounded.
     pub fn side_tables(&self) -> [usize; 3] {
@@ -276,18 +286,18 @@ impl Membership {
 
     /// Who is in the group. Costs its size.
     pub fn view(&self) -> View {
-        let member = |(slot, e): (Slot, &roll::Entry)| Member {
-            info: e.info.clone(),
-            state: e.state,
-            heard: self.instant(e.heard),
-            rtt: (e.rtt_us > 0).then(|| Duration::from_micros(e.rtt_us.into())),
-            progress: self
-                .progress
-                .get(slot)
-                .map(|(said, ms)| MemberProgress::new(said, self.instant(ms))),
-            own: false,
+        let member = |(slot, e): (Slot, &Entry)| {
+            let progress = self.progress.get(slot);
+            Some(Member {
+                info: e.info.clone(),
+                state: e.state?,
+                heard: self.instant(e.heard),
+                rtt: e.proof.rtt_us().map(|rtt_us| Duration::from_micros(rtt_us.into())),
+                progress: progress.map(|(said, ms)| MemberProgress::new(said, self.instant(ms))),
+                own: false,
+            })
         };
-        let mut members: Vec<Member> = self.roll.places().map(member).collect();
+        let mut members: Vec<Member> = self.roll.places().filter_map(member).collect();
         members.push(Member {
             info: self.own.clone(),
             state: MemberState::Alive,
@@ -319,7 +329,7 @@ impl Membership {
         let latest = self.ms(now) as u32;
         let pause_ms = u32::try_from(pause.as_millis()).unwrap_or(u32::MAX);
         let later = |ms: u32| ms.wrapping_add(pause_ms.min(latest.wrapping_sub(ms)));
-        for e in &mut self.roll.entries {
+        for e in self.roll.entries.iter_mut() {
             (e.heard, e.heard_in_group) = (later(e.heard), later(e.heard_in_group));
         }
         let later = |t: Instant| (t + pause).min(now);
@@ -371,10 +381,11 @@ impl Membership {
     /// Takes a sign of a member, and tells what it changes. Says whether it still is one.
     fn sign(&mut self, slot: Slot, sign: Sign) -> bool {
         let e = &mut self.roll.entries[slot as usize];
-        let (to, told) = state::step(e.state, sign);
+        let Some(state) = e.state else { return false };
+        let (to, told) = state::step(state, sign);
         let info = e.info.clone();
         match to {
-            Some(state) => e.state = state,
+            Some(_) => e.state = to,
             None => self.roll.remove(slot),
         }
         match told {

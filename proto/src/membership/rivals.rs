@@ -12,8 +12,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::entry::Proof;
 use super::roll::Slot;
-use super::{Beacon, MemberEvent, MemberInfo, MemberState, Membership};
+use super::{Beacon, MemberEvent, MemberInfo, Membership};
 use crate::addr::{NodeId, PeerAddr};
 use crate::time::Instant;
 
@@ -81,7 +82,7 @@ impl Membership {
             return;
         }
         let is_later = b.incarnation > e.info.incarnation;
-        let at_hand = e.info.address.gid == from.gid || e.state == MemberState::Suspect;
+        let at_hand = e.info.address.gid == from.gid || e.is_suspect();
         if is_later && at_hand && b.info.is_some() {
             self.rivals.0.remove(&b.node);
             return self.succeed(now, slot, b);
@@ -167,7 +168,7 @@ impl Membership {
                 self.succeed(now, slot, &word);
             } else {
                 let e = &mut self.roll.entries[slot as usize];
-                (e.at, e.rtt_us, e.unanswered) = (r.word.at, 0, 0);
+                (e.at, e.proof) = (r.word.at, Proof::NONE);
                 self.update(slot, new);
                 self.renew(slot, now, false);
             }

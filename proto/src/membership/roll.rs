@@ -1,7 +1,8 @@
 //! The members that a node sees, itself not among them.
 //!
-//! An entry has 40 bytes beside what the member says of itself, which a simulation of thousands of nodes
-//! shares between them. A member is found by its node's identity in an open-addressed index, hashed with a key of
+//! A member takes some 40 bytes beside what it says of itself: its [`Entry`], and what the index and the
+//! [wheel](super::wheel) keep of it. What members say of themselves a simulation of thousands of nodes shares between
+//! them. A member is found by its node's identity in an open-addressed index, hashed with a key of
 //! this node's own: nobody can choose identities that collide. A place of the index has 4 bytes: the
 //! member's slot, and 16 bits of its hash, so that the search does not have to look at members that are not
 //! meant. The index is never walked, so its order shows nowhere.
@@ -9,41 +10,29 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::hint::black_box;
 
-use super::{MemberInfo, MemberState};
+use super::MemberInfo;
+use super::entry::{Entries, Entry};
 use crate::addr::{Gid, NodeId};
 use crate::wire::member::BUCKETS;
-
-/// A member, small.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) info: Arc<MemberInfo>,
-    /// Its clock when it last spoke.
-    pub(super) at: u64,
-    /// When it was last heard, and last heard through the group, in this node's milliseconds.
-    pub(super) heard: u32,
-    pub(super) heard_in_group: u32,
-    /// How long its last answer took in microseconds; 0 if it never answered.
-    pub(super) rtt_us: u32,
-    /// The next one in the wheel's list.
-    pub(super) next: u32,
-    /// How long it promised to be silent at most.
-    pub(super) interval_ms: u16,
-    pub(super) state: MemberState,
-    /// Probes since it was last heard.
-    pub(super) tries: u8,
-    /// Probes since it joined, until it answers for the first time.
-    pub(super) unanswered: u8,
-    /// Whether it is a member; one that is not waits for the wheel to bring its place back.
-    pub(super) live: bool,
-}
 
 /// Where a member is.
 pub(super) type Slot = u32;
 
+/// Where what a member keeps of another one probably is: from [`look_up`](super::Membership::look_up), for
+/// [`handle_at`](super::Membership::handle_at). One that is wrong, or old, costs a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint(Slot);
+
+impl Hint {
+    /// Nothing is known.
+    pub const NONE: Self = Self(Slot::MAX);
+}
+
 #[derive(Debug)]
 pub(super) struct Roll {
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Entries,
     free: Vec<Slot>,
     index: Vec<u32>,
     key: u64,
@@ -60,13 +49,16 @@ const EMPTY: u32 = u32::MAX;
 /// Slots there can be: they have 16 bits in the index.
 const MAX_SLOTS: usize = 0xffff;
 
+/// Nodes that are looked for at once: about as many as a processor can wait for.
+const AT_ONCE: usize = 32;
+
 /// Hosts are counted in so many places.
 const HOSTS: usize = 1024;
 
 impl Roll {
     pub(super) fn new(key: u64) -> Self {
         Self {
-            entries: Vec::new(),
+            entries: Entries::default(),
             free: Vec::new(),
             index: Vec::new(),
             key: key | 1,
@@ -93,7 +85,7 @@ impl Roll {
 
     /// The member at a place, if there is one.
     pub(super) fn live(&self, slot: Slot) -> Option<&Entry> {
-        self.entries.get(slot as usize).filter(|e| e.live)
+        self.entries.get(slot as usize).filter(|e| e.is_live())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
@@ -102,7 +94,7 @@ impl Roll {
 
     /// The members with their places.
     pub(super) fn places(&self) -> impl Iterator<Item = (Slot, &Entry)> {
-        (0..).zip(&self.entries).filter(|(_, e)| e.live)
+        (0..).zip(self.entries.iter()).filter(|(_, e)| e.is_live())
     }
 
     pub(super) fn find(&self, node: NodeId) -> Option<Slot> {
@@ -122,6 +114,55 @@ impl Roll {
             }
             at = (at + 1) & (self.index.len() - 1);
         }
+    }
+
+    /// Looks for many nodes at once, and says where each probably is. What is known of them is at hand then.
+    pub(super) fn look_up(&self, nodes: impl Iterator<Item = NodeId>, hints: &mut Vec<Hint>) {
+        if self.index.is_empty() {
+            return hints.extend(nodes.map(|_| Hint::NONE));
+        }
+        let mut hashes = nodes.map(|node| self.hash(node)).peekable();
+        while hashes.peek().is_some() {
+            let (mut some, mut many) = ([0; AT_ONCE], 0);
+            for (place, hash) in some.iter_mut().zip(&mut hashes) {
+                *place = hash;
+                many += 1;
+            }
+            self.look_up_some(&some[..many], hints);
+        }
+    }
+
+    /// Three rounds, in none of which one look waits for another: the homes in the index, the slots, the entries.
+    fn look_up_some(&self, hashes: &[u64], hints: &mut Vec<Hint>) {
+        let homes = hashes.iter().map(|hash| self.index[*hash as usize & (self.index.len() - 1)]);
+        black_box(homes.fold(0, |all, place| all ^ place));
+        let first = hints.len();
+        hints.extend(hashes.iter().map(|hash| self.probably(*hash).map_or(Hint::NONE, Hint)));
+        self.fetch(hints[first..].iter().map(|hint| hint.0));
+    }
+
+    /// Looks at entries, all at once: they are at hand when they are looked at one by one.
+    pub(super) fn fetch(&self, slots: impl Iterator<Item = Slot>) {
+        let heard = slots.filter_map(|slot| Some(self.entries.get(slot as usize)?.heard));
+        black_box(heard.fold(0, |all, ms| all ^ ms));
+    }
+
+    /// The slot of a node, which is probably where the hint says.
+    pub(super) fn find_at(&self, hint: Hint, node: NodeId) -> Option<Slot> {
+        match self.live(hint.0) {
+            Some(e) if e.info.node == node => Some(hint.0),
+            _ => self.find(node),
+        }
+    }
+
+    /// The slot of a node with this hash, but that another's may end in the same bits.
+    fn probably(&self, hash: u64) -> Option<Slot> {
+        let mask = self.index.len() - 1;
+        let places = (0..self.index.len()).map(|n| self.index[(hash as usize + n) & mask]);
+        places
+            .take_while(|place| *place != EMPTY)
+            .find(|place| place >> 16 == mark(hash))
+            .map(|place| place & 0xffff)
     }
 
     /// Whether there is a slot for one more. Those of members that left are free only when the wheel has come to
@@ -154,10 +195,6 @@ impl Roll {
                 slot
             }
             None => {
-                if self.entries.len() == self.entries.capacity() {
-                    // By an eighth, not by the double: there may be ten thousand rolls in a simulation.
-                    self.entries.reserve_exact(self.entries.len() / 8 + 8);
-                }
                 self.entries.push(entry);
                 (self.entries.len() - 1) as Slot
             }
@@ -178,7 +215,7 @@ impl Roll {
         }
         self.close_gap(at);
         let entry = &mut self.entries[slot as usize];
-        entry.live = false;
+        entry.state = None;
         let info = entry.info.clone();
         self.count_out(&info);
         self.count -= 1;
@@ -295,7 +332,8 @@ fn mix(n: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::addr::{PeerAddr, Qpn};
-    use crate::membership::Role;
+    use crate::membership::entry::Proof;
+    use crate::membership::{MemberState, Role};
     use alloc::collections::BTreeMap;
     use alloc::string::String;
 
@@ -315,20 +353,11 @@ mod tests {
             at: 0,
             heard: 0,
             heard_in_group: 0,
-            rtt_us: 0,
-            next: 0,
+            proof: Proof::NONE,
             interval_ms: 1000,
-            state: MemberState::Alive,
+            state: Some(MemberState::Alive),
             tries: 0,
-            unanswered: 0,
-            live: true,
         }
-    }
-
-    /// R-MEMBER-15.
-    #[test]
-    fn an_entry_is_small() {
-        assert!(size_of::<Entry>() <= 40, "{}", size_of::<Entry>());
     }
 
     /// R-MEMBER-14, R-MEMBER-15: the index against a map, with seeds.
@@ -337,7 +366,7 @@ mod tests {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let (mut roll, mut map) = (Roll::new(rng.u64(..)), BTreeMap::new());
-            for _ in 0..2000 {
+            for _ in 0..1000 {
                 let node = rng.u128(..150);
                 match map.remove(&node) {
                     Some(slot) => {
@@ -350,6 +379,16 @@ mod tests {
                 }
                 let probe = rng.u128(..150);
                 assert_eq!(roll.find(NodeId(probe)), map.get(&probe).copied(), "seed {seed}");
+                let mut hints = Vec::new();
+                roll.look_up((0..probe).map(NodeId), &mut hints);
+                assert_eq!(hints.len() as u128, probe);
+                for (node, hint) in (0..).map(NodeId).zip(hints) {
+                    assert!(hint != Hint::NONE || !map.contains_key(&node.0), "seed {seed}");
+                    for hint in [hint, Hint(rng.u32(..200)), Hint::NONE] {
+                        let found = roll.find_at(hint, node);
+                        assert_eq!(found, map.get(&node.0).copied(), "seed {seed}");
+                    }
+                }
                 assert_eq!(roll.count(), map.len());
             }
             for gid in 0..7u128 {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::roll::Slot;
-use super::{Beacon, MAX_INTERVAL_MS, MemberInfo, MemberProgress, MemberState, Membership, Word};
+use super::{Beacon, MAX_INTERVAL_MS, MemberInfo, MemberProgress, Membership, Word};
 use super::{Profile, ProfileError, Role};
 use crate::addr::{NodeId, PeerAddr};
 use crate::node::To;
@@ -163,7 +163,7 @@ impl Membership {
         let said = Said::Probe {
             to: e.info.address,
             node: e.info.node,
-            suspect: e.state == MemberState::Suspect,
+            suspect: e.is_suspect(),
             unheard: silent >= super::doubt::unheard_after(e.interval_ms),
             detail: false,
         };

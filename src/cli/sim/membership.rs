@@ -25,7 +25,7 @@ pub(super) struct MembershipArgs {
     #[arg(long, value_name = "N", default_value_t = 100, requires = "membership")]
     members: usize,
 
-    /// Virtual time in seconds; 300, or 65 with more than 2000 members, if it is not given
+    /// Virtual time in seconds; 300, or 65 with more than 2000 members (75 with 12000), if it is not given
     #[arg(long, value_name = "T", value_parser = values::seconds, requires = "membership")]
     seconds: Option<Duration>,
 

@@ -27,12 +27,16 @@ pub struct MembershipSimulationConfig {
 /// Groups of more members send less than a beacon a second each.
 pub(super) const STEADY: usize = 1000;
 
+/// How long members come and go at least, if nothing else is wanted: some crash, early enough for all to see it.
+const CHANGES: Duration = Duration::from_secs(9);
+
 impl MembershipSimulationConfig {
     /// So many members: for five minutes with a change a second and a partition; for 65
-    /// seconds with four changes a second and without the partition in groups above 2,000, where all that takes its time.
+    /// seconds (75 with 12,000 members) with four changes a second and without the partition in groups above 2,000, where all
+    /// that takes its time.
     pub fn new(members: usize, seed: u64) -> Self {
         let large = members > 2 * STEADY;
-        Self {
+        let mut config = Self {
             members,
             loss: 0.0,
             duration: Duration::from_secs(if large { 65 } else { 300 }),
@@ -40,7 +44,9 @@ impl MembershipSimulationConfig {
             partition: !large,
             step: Duration::from_millis(if large { 50 } else { 20 }),
             seed,
-        }
+        };
+        config.duration = config.duration.max(config.joining() + CHANGES + config.calm());
+        config
     }
 
     /// The longest time between two beacons of a member.

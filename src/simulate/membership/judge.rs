@@ -1,4 +1,7 @@
 //! What the members are told, against what happened.
+//!
+//! Each member judges what it is told itself, in its own turn, so that this is done on all processors; what is
+//! found is added up afterwards, in the order of the members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +9,8 @@ use qcast_proto::addr::NodeId;
 use qcast_proto::membership::MemberEvent;
 use qcast_proto::time::{Duration, Instant};
 
-use super::seat::Seat;
-use super::{MembershipReport, MembershipSimulationConfig};
+use super::MembershipReport;
+use super::truth::Truth;
 
 /// Times in milliseconds, counted.
 #[derive(Debug, Default)]
@@ -16,6 +19,12 @@ struct Times(BTreeMap<u64, u64>);
 impl Times {
     fn note(&mut self, time: Duration) {
         *self.0.entry(time.as_millis() as u64).or_default() += 1;
+    }
+
+    fn add(&mut self, others: Self) {
+        for (ms, n) in others.0 {
+            *self.0.entry(ms).or_default() += n;
+        }
     }
 
     fn max(&self) -> u64 {
@@ -35,133 +44,47 @@ impl Times {
     }
 }
 
-/// What is known of a member's life.
-#[derive(Debug)]
-struct Life {
-    seat: usize,
-    began: Instant,
-    ended: Option<Instant>,
-    /// Whether it said farewell.
-    left: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Judge {
-    lives: BTreeMap<(NodeId, u64), Life>,
-    /// Whom each seat's member has failed and may meet again.
-    failed: BTreeSet<(usize, NodeId)>,
+/// What was found, by some members or by all.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
     joins: Times,
     failures: Times,
-    join_bound: Duration,
-    failure_bound: Duration,
-    digest: u64,
-    pub(super) report: MembershipReport,
+    false_failures: u64,
+    refuted: u64,
+    disagreements: u64,
+    pub(super) violations: u64,
+    described: Vec<String>,
 }
 
 /// Described violations; more are counted.
 const DESCRIBED: usize = 20;
 
-impl Judge {
-    pub(super) fn new(config: &MembershipSimulationConfig) -> Self {
-        let report = MembershipReport {
-            members: config.members,
-            loss: config.loss,
-            seed: config.seed,
-            ..MembershipReport::default()
-        };
-        Self {
-            lives: BTreeMap::new(),
-            failed: BTreeSet::new(),
-            joins: Times::default(),
-            failures: Times::default(),
-            join_bound: config.join_bound() + config.step * 2,
-            failure_bound: config.failure_bound(),
-            digest: 0xcbf2_9ce4_8422_2325,
-            report,
-        }
-    }
-
-    pub(super) fn began(&mut self, now: Instant, seat: &Seat) {
-        let life = Life { seat: seat.index, began: now, ended: None, left: false };
-        self.lives.insert((seat.node, seat.incarnation), life);
-        self.failed.retain(|(by, _)| *by != seat.index);
-    }
-
-    pub(super) fn ended(&mut self, now: Instant, seat: &Seat, left: bool) {
-        if let Some(life) = self.lives.get_mut(&(seat.node, seat.incarnation)) {
-            (life.ended, life.left) = (Some(now), left);
-        }
-    }
-
-    /// A member was told something.
-    pub(super) fn told(&mut self, now: Instant, by: usize, seats: &[Seat], event: &MemberEvent) {
-        let info = event.info();
-        self.absorb(now, by, event);
-        if seats[by].node == info.node && !matches!(event, MemberEvent::Conflict { .. }) {
-            return;
-        }
-        let Some(life) = self.lives.get(&(info.node, info.incarnation)) else {
-            return self.violation(now, by, event, "nobody of this life was ever there");
-        };
-        let other = &seats[life.seat];
-        // What happened around a pause or a cut of either is no fault.
-        let calm = |since: Instant| seats[by].excused < since && other.excused < since;
-        match event {
-            MemberEvent::Joined(_) => {
-                if self.failed.remove(&(by, info.node)) || seats[by].joined > life.began {
-                    return;
-                }
-                let took = now.saturating_since(life.began);
-                if !calm(life.began) {
-                    return;
-                }
-                self.joins.note(took);
-                if took > self.join_bound {
-                    self.violation(now, by, event, "it was seen late");
-                }
-            }
-            MemberEvent::Failed(_) => {
-                self.failed.insert((by, info.node));
-                let Some(ended) = life.ended else {
-                    if calm(now - self.failure_bound * 2) {
-                        self.report.false_failures += 1;
-                        self.violation(now, by, event, "it lives");
-                    }
-                    return;
-                };
-                if seats[by].joined < ended && calm(ended - self.failure_bound) {
-                    let took = now.saturating_since(ended);
-                    self.failures.note(took);
-                    if took > self.failure_bound {
-                        self.violation(now, by, event, "it was found late");
-                    }
-                }
-            }
-            MemberEvent::Left(_) if life.ended.is_none() => {
-                self.violation(now, by, event, "it did not leave");
-            }
-            MemberEvent::Refuted(_) => self.report.refuted += 1,
-            MemberEvent::Conflict { .. } => {
-                self.violation(now, by, event, "nobody else has its identity");
-            }
-            _ => {}
-        }
+impl Findings {
+    /// Adds what members found that come after those of this.
+    pub(super) fn add(&mut self, others: Self) {
+        self.joins.add(others.joins);
+        self.failures.add(others.failures);
+        self.false_failures += others.false_failures;
+        self.refuted += others.refuted;
+        self.disagreements += others.disagreements;
+        self.violations += others.violations;
+        self.described.extend(others.described);
+        self.described.truncate(DESCRIBED);
     }
 
     /// A view is not the group at the end.
-    pub(super) fn disagrees(&mut self, seat: &Seat, has: usize, members: usize) {
-        self.report.view_disagreements += 1;
-        let what = format!("member {} sees {has} members and there are {members}", seat.index);
-        self.describe(what);
+    pub(super) fn disagrees(&mut self, seat: usize, has: usize, members: usize) {
+        self.disagreements += 1;
+        self.describe(format!("member {seat} sees {has} members and there are {members}"));
     }
 
-    pub(super) fn into_report(mut self) -> MembershipReport {
-        let r = &mut self.report;
+    pub(super) fn tell(self, r: &mut MembershipReport) {
         (r.join_p99_ms, r.join_max_ms) = (self.joins.p99(), self.joins.max());
         r.failure_detect_p99_ms = self.failures.p99();
         r.failure_detect_max_ms = self.failures.max();
-        r.digest = format!("{:016x}", self.digest);
-        self.report
+        (r.false_failures, r.refuted) = (self.false_failures, self.refuted);
+        r.view_disagreements = self.disagreements;
+        (r.violations, r.described) = (self.violations, self.described);
     }
 
     fn violation(&mut self, now: Instant, by: usize, event: &MemberEvent, why: &str) {
@@ -171,23 +94,150 @@ impl Judge {
     }
 
     fn describe(&mut self, what: String) {
-        self.report.violations += 1;
-        if self.report.described.len() < DESCRIBED {
-            self.report.described.push(what);
+        self.violations += 1;
+        if self.described.len() < DESCRIBED {
+            self.described.push(what);
         }
     }
+}
 
-    /// What a run is known by: who was told what, and when.
-    fn absorb(&mut self, now: Instant, by: usize, event: &MemberEvent) {
-        let node = event.info().node.0;
-        let words = [
-            now.as_nanos(),
-            by as u64,
-            node as u64,
-            u64::from(event.name().as_bytes()[0]) << 8 | u64::from(event.name().as_bytes()[1]),
-        ];
-        for word in words {
-            self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(5);
+/// A member that judges what it is told.
+#[derive(Debug)]
+pub(super) struct Witness {
+    seat: usize,
+    node: NodeId,
+    /// When this life joined.
+    joined: Instant,
+    /// Whom it has failed and may meet again.
+    failed: BTreeSet<NodeId>,
+    /// All that it was told, and when.
+    pub(super) digest: Check,
+}
+
+impl Witness {
+    pub(super) fn new(seat: usize, node: NodeId) -> Self {
+        let digest = Check::default();
+        Self { seat, node, joined: Instant::ZERO, failed: BTreeSet::new(), digest }
+    }
+
+    /// It begins another life.
+    pub(super) fn joins(&mut self, now: Instant) {
+        self.joined = now;
+        self.failed.clear();
+    }
+
+    /// It was told something.
+    pub(super) fn told(
+        &mut self,
+        now: Instant,
+        event: &MemberEvent,
+        truth: &Truth,
+        found: &mut Findings,
+    ) {
+        let (by, info) = (self.seat, event.info());
+        self.digest.absorb(now.as_nanos());
+        self.digest.absorb(info.node.0 as u64);
+        let name = event.name().as_bytes();
+        self.digest.absorb(u64::from(name[0]) << 8 | u64::from(name[1]));
+        if self.node == info.node && !matches!(event, MemberEvent::Conflict { .. }) {
+            return;
         }
+        let Some(life) = truth.life(info) else {
+            return found.violation(now, by, event, "nobody of this life was ever there");
+        };
+        // What happened around a pause or a cut of either is no fault.
+        let calm = |since| truth.is_calm(by, since) && truth.is_calm(life.seat, since);
+        match event {
+            MemberEvent::Joined(_) => {
+                if self.failed.remove(&info.node) || self.joined > life.began || !calm(life.began) {
+                    return;
+                }
+                let took = now.saturating_since(life.began);
+                found.joins.note(took);
+                if took > truth.join_bound {
+                    found.violation(now, by, event, "it was seen late");
+                }
+            }
+            MemberEvent::Failed(_) => {
+                self.failed.insert(info.node);
+                let Some(ended) = life.ended else {
+                    if calm(now - truth.failure_bound * 2) {
+                        found.false_failures += 1;
+                        found.violation(now, by, event, "it lives");
+                    }
+                    return;
+                };
+                if self.joined < ended && calm(ended - truth.failure_bound) {
+                    let took = now.saturating_since(ended);
+                    found.failures.note(took);
+                    if took > truth.failure_bound {
+                        found.violation(now, by, event, "it was found late");
+                    }
+                }
+            }
+            MemberEvent::Left(_) if life.ended.is_none() => {
+                found.violation(now, by, event, "it did not leave");
+            }
+            MemberEvent::Refuted(_) => found.refuted += 1,
+            MemberEvent::Conflict { .. } => {
+                found.violation(now, by, event, "nobody else has its identity");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a run is known by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Check(pub(super) u64);
+
+impl Default for Check {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Check {
+    pub(super) fn absorb(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(5);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use qcast_proto::addr::{Gid, PeerAddr, ROCE_PORT};
+    use qcast_proto::membership::{MemberInfo, Role};
+
+    use super::super::MembershipSimulationConfig;
+    use super::*;
+
+    #[test]
+    fn one_that_lives_is_falsely_failed_however_early() {
+        let mut truth = Truth::new(&MembershipSimulationConfig::new(2, 1));
+        let node = NodeId::of_name("other");
+        let qpn = truth.begins(Instant::ZERO, 1, node, 1);
+        let info = MemberInfo {
+            node,
+            incarnation: 1,
+            name: "other".into(),
+            host: "h".into(),
+            address: PeerAddr { gid: Gid::default(), qpn, udp_port: ROCE_PORT },
+            role: Role::Both,
+            metadata: Vec::new(),
+        };
+        let failed = MemberEvent::Failed(Arc::new(info));
+        let told = |truth: &Truth| {
+            let mut found = Findings::default();
+            let mut witness = Witness::new(0, NodeId::of_name("one"));
+            witness.told(Instant::from_millis(1), &failed, truth, &mut found);
+            found.false_failures
+        };
+        assert_eq!(told(&truth), 1);
+        truth.pauses(1, Instant::from_millis(1));
+        assert_eq!(told(&truth), 0);
+        truth.ends(Instant::ZERO, qpn);
+        assert_eq!(told(&truth), 0);
     }
 }

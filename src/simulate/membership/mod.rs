@@ -27,6 +27,7 @@ mod report;
 mod run;
 mod script;
 mod seat;
+mod truth;
 
 pub use config::MembershipSimulationConfig;
 pub use report::MembershipReport;

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::num::NonZero;
 
-use qcast_proto::addr::Qpn;
 use qcast_proto::node::To;
 use qcast_proto::time::{Duration, Instant};
 
 use super::super::SimulationError;
-use super::judge::Judge;
+use super::judge::{Check, Findings};
 use super::script::{Change, Script};
-use super::seat::{Multicast, Parcel, Seat};
+use super::seat::{Multicast, Parcel, Seat, Step, Turns};
+use super::truth::Truth;
 use super::{MembershipReport, MembershipSimulationConfig};
 
 /// How far a run is.
@@ -32,19 +32,24 @@ pub struct MembershipSimulation {
     rng: fastrand::Rng,
     now: Instant,
     seats: Vec<Seat>,
-    /// Where each address leads to.
-    by_qpn: BTreeMap<Qpn, usize>,
-    next_qpn: u32,
     multicast: Vec<Multicast>,
     unicast: Vec<Parcel>,
     /// Seats whose next life begins then.
     restarts: BTreeMap<Instant, Vec<usize>>,
     script: Script,
-    judge: Judge,
+    truth: Truth,
+    found: Findings,
+    changes: u64,
+    /// Threads that the members take their turns in, where they hear as many words in a step or more.
+    threads: (usize, usize),
     sent_bytes: u64,
     sent: u64,
-    member_seconds: f64,
+    /// Steps of all members' lives.
+    member_steps: u64,
 }
+
+/// Words that members hear in a step, all together, that are worth more than one thread.
+const MANY: usize = 2000;
 
 impl MembershipSimulation {
     /// Sets a run up.
@@ -57,19 +62,20 @@ impl MembershipSimulation {
         let seats = (0..config.members).map(|index| Seat::new(index, rng.u64(..))).collect();
         Ok(Self {
             script: Script::new(&config),
-            judge: Judge::new(&config),
+            truth: Truth::new(&config),
+            found: Findings::default(),
+            changes: 0,
+            threads: (std::thread::available_parallelism().map_or(1, NonZero::get), MANY),
             config,
             rng,
             now: Instant::ZERO,
             seats,
-            by_qpn: BTreeMap::new(),
-            next_qpn: 1,
             multicast: Vec::new(),
             unicast: Vec::new(),
             restarts: BTreeMap::new(),
             sent_bytes: 0,
             sent: 0,
-            member_seconds: 0.0,
+            member_steps: 0,
         })
     }
 
@@ -79,17 +85,27 @@ impl MembershipSimulation {
         let mut told = Instant::ZERO;
         while self.now < end {
             self.change();
-            self.step();
-            self.deliver();
-            self.now += self.config.step;
+            self.turn();
             if self.now.saturating_since(told) >= Duration::from_millis(250) {
                 told = self.now;
                 let members = self.seats.iter().filter(|s| s.is_up()).count();
-                let violations = self.judge.report.violations;
+                let violations = self.found.violations;
                 progress(&MembershipProgress { now: self.now, members, violations });
             }
         }
         self.finish()
+    }
+
+    /// All members take their turn, and time goes on.
+    fn turn(&mut self) {
+        let turns = self.step();
+        for turns in turns {
+            self.member_steps += turns.lives as u64;
+            self.found.add(turns.found);
+            self.deliver(turns.said);
+        }
+        self.pass_on();
+        self.now += self.config.step;
     }
 
     /// Members come and go.
@@ -112,7 +128,7 @@ impl MembershipSimulation {
                 self.seats.iter_mut().for_each(|s| s.half = self.rng.bool());
             }
             if now >= from && now < to + Duration::from_secs(1) {
-                self.seats.iter_mut().for_each(|s| s.excused = now);
+                self.truth.is_cut(now);
             }
         }
         while let Some(change) = self.script.next(now, &mut self.rng) {
@@ -130,10 +146,7 @@ impl MembershipSimulation {
         if s.life.is_some() {
             return;
         }
-        s.start(self.now, self.next_qpn);
-        self.by_qpn.insert(s.address.qpn, seat);
-        self.next_qpn += 1;
-        self.judge.began(self.now, s);
+        s.start(self.now, &mut self.truth);
     }
 
     fn apply(&mut self, change: Change) {
@@ -143,7 +156,7 @@ impl MembershipSimulation {
         if up.len() <= 2 && change != Change::Join {
             return;
         }
-        self.judge.report.changes += 1;
+        self.changes += 1;
         if change == Change::Join {
             let index = self.seats.len();
             let waits = |s: &&Seat| {
@@ -162,79 +175,76 @@ impl MembershipSimulation {
             Change::Join => {}
             Change::Leave => {
                 s.leave(now);
-                self.judge.ended(now, s, true);
+                self.truth.ends(now, s.address.qpn);
             }
             Change::Crash | Change::Restart(_) => {
                 s.crash();
-                self.judge.ended(now, s, false);
+                self.truth.ends(now, s.address.qpn);
                 if let Change::Restart(pause) = change {
                     self.restarts.entry(now + pause).or_default().push(s.index);
                 }
             }
             Change::Pause(span) => {
                 s.paused_until = Some(now + span);
-                s.excused = now + span;
+                self.truth.pauses(s.index, now + span);
             }
         }
     }
 
-    /// All members take their turn; they do not depend on each other within a step.
-    fn step(&mut self) {
-        let (now, loss) = (self.now, self.config.loss);
-        let cut = self.script.is_cut(now);
+    /// Each member does what it does in a step. They do not depend on each other within it, nor on how many threads there are.
+    fn step(&mut self) -> Vec<Turns> {
         let multicast = std::mem::take(&mut self.multicast);
-        let work = self.seats.len() * multicast.len();
-        let threads = if work < 2000 {
-            1
-        } else {
-            std::thread::available_parallelism().map_or(1, NonZero::get)
+        let step = Step {
+            now: self.now,
+            cut: self.script.is_cut(self.now),
+            loss: self.config.loss,
+            multicast: &multicast,
+            truth: &self.truth,
         };
+        let is_worth_it = self.seats.len() * multicast.len() >= self.threads.1;
+        let threads = if is_worth_it { self.threads.0 } else { 1 };
         let share = self.seats.len().div_ceil(threads).max(1);
+        let take = |seats: &mut [Seat]| {
+            let mut turns = Turns::default();
+            for seat in seats {
+                seat.step(&step, &mut turns);
+                turns.lives += usize::from(seat.life.is_some());
+            }
+            turns
+        };
         std::thread::scope(|scope| {
             let mut shares = self.seats.chunks_mut(share);
             let own = shares.next();
-            for seats in shares {
-                let multicast = &multicast;
-                scope.spawn(move || {
-                    seats.iter_mut().for_each(|s| s.step(now, cut, loss, multicast))
-                });
-            }
-            for s in own.into_iter().flatten() {
-                s.step(now, cut, loss, &multicast);
-            }
-        });
-        self.member_seconds += self.config.step.as_secs_f64()
-            * self.seats.iter().filter(|s| s.life.is_some()).count() as f64;
+            let others: Vec<_> = shares.map(|seats| scope.spawn(|| take(seats))).collect();
+            let own = own.map(take);
+            let others = others.into_iter().map(|t| t.join().expect("a member's turn ends"));
+            own.into_iter().chain(others).collect()
+        })
     }
 
-    /// What was said goes on its way, and what was told is judged.
-    fn deliver(&mut self) {
-        let arrives = self.now + self.config.step;
-        for at in 0..self.seats.len() {
-            let told = std::mem::take(&mut self.seats[at].told);
-            for event in &told {
-                self.judge.told(self.now, at, &self.seats, event);
-            }
-            let Seat { half, incarnation, .. } = self.seats[at];
-            let out = std::mem::take(&mut self.seats[at].out);
-            for parcel in out {
-                self.sent += 1;
-                self.sent_bytes += parcel.bytes as u64;
-                match parcel.to {
-                    To::Group => {
-                        let node = self.seats[at].node;
-                        self.multicast.push(Multicast { parcel, node, incarnation, half });
-                    }
-                    To::Peer(_) => self.unicast.push(parcel),
+    /// What was said to all goes on its way.
+    fn deliver(&mut self, said: Vec<Parcel>) {
+        for parcel in said {
+            self.sent += 1;
+            self.sent_bytes += parcel.bytes as u64;
+            match parcel.to {
+                To::Group => {
+                    let Seat { node, half, .. } = self.seats[parcel.seat];
+                    self.multicast.push(Multicast { parcel, node, half });
                 }
+                To::Peer(_) => self.unicast.push(parcel),
             }
         }
-        let cut = self.script.is_cut(arrives);
+    }
+
+    /// What was said to one goes where it is to go.
+    fn pass_on(&mut self) {
+        let cut = self.script.is_cut(self.now + self.config.step);
         for parcel in self.unicast.drain(..) {
             let To::Peer(to) = parcel.to else { continue };
-            let Some(&seat) = self.by_qpn.get(&to.qpn) else { continue };
+            let Some(life) = self.truth.at(to.qpn) else { continue };
             let half = self.seats[parcel.seat].half;
-            let s = &mut self.seats[seat];
+            let s = &mut self.seats[life.seat];
             if s.address != to || (cut && s.half != half) || self.rng.f64() < self.config.loss {
                 continue;
             }
@@ -251,16 +261,84 @@ impl MembershipSimulation {
             let complete = life.count() == group.len()
                 && group.iter().all(|(node, incarnation)| life.contains(*node, *incarnation));
             if !complete {
-                self.judge.disagrees(s, life.count(), group.len());
+                self.found.disagrees(s.index, life.count(), group.len());
             }
         }
         let received: u64 = self.seats.iter().map(|s| s.received).sum();
-        let mut report = self.judge.into_report();
-        let per = |n: u64| n as f64 / self.member_seconds.max(1e-9);
+        let mut check = Check::default();
+        self.seats.iter().for_each(|s| check.absorb(s.witness.digest.0));
+        let mut report = MembershipReport {
+            members: self.config.members,
+            loss: self.config.loss,
+            seed: self.config.seed,
+            changes: self.changes,
+            digest: format!("{:016x}", check.0),
+            ..MembershipReport::default()
+        };
+        self.found.tell(&mut report);
+        let member_seconds = self.config.step.as_secs_f64() * self.member_steps as f64;
+        let per = |n: u64| n as f64 / member_seconds.max(1e-9);
         report.virtual_seconds = self.now.saturating_since(Instant::ZERO).as_secs_f64();
         report.bytes_per_member_per_second = per(self.sent_bytes);
         report.received_bytes_per_member_per_second = per(received);
         report.datagrams_per_member_per_second = per(self.sent);
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_the_same_on_any_number_of_threads() {
+        let run = |threads| {
+            let mut config = MembershipSimulationConfig::new(40, 11);
+            (config.loss, config.churn) = (0.05, 240.0);
+            config.duration = Duration::from_secs(40);
+            let mut simulation = MembershipSimulation::new(config).unwrap();
+            simulation.threads = (threads, 0);
+            simulation.run(|_| {})
+        };
+        let one = run(1);
+        assert!(one.is_sound() && one.changes > 20, "{one:?}");
+        for threads in [2, 3, 7] {
+            assert_eq!(run(threads), one, "{threads} threads");
+        }
+    }
+
+    /// A group of 20 in which one crashes after two seconds, which all have seen well before the tenth.
+    fn crash_at_two_seconds(pause_first: bool) -> MembershipReport {
+        let mut config = MembershipSimulationConfig::new(20, 3);
+        config.duration = Duration::from_millis(9500);
+        assert!(config.duration < config.failure_bound() * 2);
+        let end = Instant::ZERO + config.duration;
+        let mut simulation = MembershipSimulation::new(config).unwrap();
+        while simulation.now < end {
+            simulation.change();
+            if pause_first && simulation.now == Instant::from_millis(500) {
+                (0..200).for_each(|_| simulation.apply(Change::Pause(Duration::from_millis(300))));
+            }
+            if simulation.now == Instant::from_millis(2000) {
+                simulation.apply(Change::Crash);
+            }
+            simulation.turn();
+        }
+        simulation.finish()
+    }
+
+    #[test]
+    fn a_crash_in_a_short_run_is_judged() {
+        let report = crash_at_two_seconds(false);
+        assert!(report.is_sound(), "{:?}", report.described);
+        assert!((2000..=5000).contains(&report.failure_detect_p99_ms), "{report:?}");
+        assert!((2000..=5000).contains(&report.failure_detect_max_ms), "{report:?}");
+    }
+
+    #[test]
+    fn what_comes_after_a_pause_is_not_judged() {
+        let report = crash_at_two_seconds(true);
+        assert!(report.is_sound(), "{:?}", report.described);
+        assert_eq!(report.failure_detect_max_ms, 0, "{report:?}");
     }
 }

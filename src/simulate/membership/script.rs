@@ -24,6 +24,9 @@ pub(super) struct Script {
     pub(super) cut: Option<(Instant, Instant)>,
     next: Instant,
     spacing: Duration,
+    /// What comes next, from its end. All kinds come once before any comes again, but for two pauses: a short
+    /// run has its crashes too.
+    deck: Vec<u8>,
 }
 
 /// How long the group stays cut in two, and quiet around that: what is seen late then has a reason.
@@ -42,6 +45,7 @@ impl Script {
             cut: (config.partition && room).then_some((middle, middle + CUT)),
             next: begins,
             spacing,
+            deck: Vec::new(),
         }
     }
 
@@ -60,7 +64,11 @@ impl Script {
             return None;
         }
         self.next = now + self.spacing.mul_f64(0.5 + rng.f64());
-        Some(match rng.u8(..6) {
+        if self.deck.is_empty() {
+            self.deck.extend(0..6);
+            rng.shuffle(&mut self.deck);
+        }
+        Some(match self.deck.pop()? {
             0 => Change::Join,
             1 => Change::Leave,
             2 => Change::Crash,
