@@ -241,6 +241,9 @@ pub struct QpInfo {
     pub state: QpState,
     /// The queue key that the device holds.
     pub qkey: u32,
+    /// In SQD: whether sends that were begun are not finished yet. Until they are a modify may be refused as
+    /// [`DeviceError::Busy`].
+    pub draining: bool,
 }
 
 /// Where an address handle leads.

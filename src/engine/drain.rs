@@ -7,7 +7,7 @@
 
 use qcast_proto::node::GroupId;
 use qcast_proto::qp::{QpAttrs, QpState};
-use qcast_proto::time::Instant;
+use qcast_proto::time::{Duration, Instant};
 
 use super::Engine;
 use super::group::{EngineGroup, Walk};
@@ -21,8 +21,20 @@ pub(super) enum Drain {
     No,
     /// There is something to be sent yet.
     Draining,
+    /// The queue pair is on its way to SQD: what it had begun is not finished, and it takes no other step.
+    Stopping,
     /// The queue pair is in SQD.
     Drained,
+}
+
+/// How long the sends of a queue pair take that were begun, about.
+const STOPPING: Duration = Duration::from_millis(1);
+
+impl Drain {
+    /// Whether the queue pair was moved to SQD.
+    fn is_in_sqd(self) -> bool {
+        matches!(self, Self::Stopping | Self::Drained)
+    }
 }
 
 impl EngineGroup {
@@ -60,7 +72,7 @@ impl Engine {
     pub(crate) fn end_drain(&mut self, now: Instant, id: GroupId) -> Result<(), DeviceError> {
         let Some(g) = self.groups.get_mut(&id) else { return Ok(()) };
         g.drains = g.drains.saturating_sub(1);
-        if g.drains > 0 || std::mem::take(&mut g.drain) != Drain::Drained {
+        if g.drains > 0 || !std::mem::take(&mut g.drain).is_in_sqd() {
             return Ok(());
         }
         if g.recovery.is_under_way() {
@@ -79,17 +91,26 @@ impl Engine {
     /// Moves those groups to SQD that have nothing to send any more.
     pub(super) fn drain(&mut self) {
         for g in self.groups.values_mut() {
-            if g.drain != Drain::Draining || !g.is_quiet() || g.recovery.is_under_way() {
-                continue;
+            if g.drain == Drain::Draining && g.is_quiet() && !g.recovery.is_under_way() {
+                let to_sqd = QpAttrs::to(QpState::Sqd);
+                let (device, group) = (&mut *self.device, &g.setup.name);
+                let moved = self.journal.modify(device, g.qp, group, QpState::Rts, &to_sqd);
+                if let Err(error) = moved {
+                    // It is as quiet in RTS, since nothing is posted.
+                    tracing::debug!(group, %error, "the QP was not moved to SQD");
+                }
+                g.drain = Drain::Stopping;
             }
-            let to_sqd = QpAttrs::to(QpState::Sqd);
-            let group = &g.setup.name;
-            let moved = self.journal.modify(&mut *self.device, g.qp, group, QpState::Rts, &to_sqd);
-            if let Err(error) = moved {
-                // It is as quiet in RTS, since nothing is posted.
-                tracing::debug!(group, %error, "the QP was not moved to SQD");
+            // One that cannot be asked has worse to do, which recovery sees to.
+            if g.drain == Drain::Stopping && !self.device.query_qp(g.qp).is_ok_and(|qp| qp.draining)
+            {
+                g.drain = Drain::Drained;
             }
-            g.drain = Drain::Drained;
         }
+    }
+
+    /// When a queue pair that is on its way to SQD is looked at again: nothing else tells.
+    pub(super) fn next_drain(&self, now: Instant) -> Option<Instant> {
+        self.groups.values().any(|g| g.drain == Drain::Stopping).then_some(now + STOPPING)
     }
 }

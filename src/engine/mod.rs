@@ -355,6 +355,7 @@ impl Engine {
             self.next_return(),
             self.next_control(),
             self.next_word(),
+            self.next_drain(now),
         ];
         own.into_iter().chain([protocol, joining, self.next_leave()]).flatten().min()
     }

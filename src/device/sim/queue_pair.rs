@@ -43,7 +43,7 @@ impl Net {
         let port = self.port(index);
         port.check("ibv_query_qp")?;
         let qp = port.qps.get(qp)?;
-        Ok(QpInfo { state: qp.state, qkey: qp.qkey })
+        Ok(QpInfo { state: qp.state, qkey: qp.qkey, draining: false })
     }
 
     pub(super) fn modify_qp(

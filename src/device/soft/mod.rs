@@ -153,7 +153,7 @@ impl Device for SoftDevice {
 
     fn query_qp(&mut self, qp: QpId) -> Result<QpInfo, DeviceError> {
         let qp = self.qps.get(qp)?;
-        Ok(QpInfo { state: qp.state, qkey: qp.qkey })
+        Ok(QpInfo { state: qp.state, qkey: qp.qkey, draining: false })
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), DeviceError> {

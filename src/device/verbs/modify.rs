@@ -49,7 +49,7 @@ impl Qp {
                 return Err(ModifyError::from(PrecheckError::PrivilegedQkey { attempt }).into());
             }
             // Until the sends that were begun are finished Soft-RoCE lets a queue pair in SQD go to ERR alone.
-            Err(_) if held == QpState::Sqd && self.is_draining()? => {
+            Err(_) if held == QpState::Sqd && self.query()?.draining => {
                 return Err(DeviceError::Busy("a queue pair in SQD whose sends are not finished"));
             }
             Err(DeviceError::Os { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
@@ -88,12 +88,7 @@ impl Qp {
             source: std::io::Error::from_raw_os_error(libc::EINVAL),
         })?;
         self.state = state;
-        Ok(QpInfo { state, qkey: attr.qkey })
-    }
-
-    /// Whether sends that were begun before it came to SQD are not finished yet.
-    pub(super) fn is_draining(&mut self) -> Result<bool, DeviceError> {
-        Ok(self.query_raw()?.sq_draining != 0)
+        Ok(QpInfo { state, qkey: attr.qkey, draining: attr.sq_draining != 0 })
     }
 
     fn query_raw(&mut self) -> Result<sys::ibv_qp_attr, DeviceError> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// A scripted publisher and two subscribers.
-fn scripted(seed: u64) -> (Rig, Arc<Mutex<Script>>) {
+pub(super) fn scripted(seed: u64) -> (Rig, Arc<Mutex<Script>>) {
     let mut rig = Rig::new(seed);
     let mut script = None;
     rig.add_with(

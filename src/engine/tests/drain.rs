@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use qcast_proto::node::GroupId;
 use qcast_proto::qp::QpState;
 
+use super::devices::scripted;
 use super::rig::{MILLI, Rig, SECOND};
 use crate::device::sim::PortConfig;
 
@@ -54,6 +55,32 @@ fn what_was_on_its_way_is_sent_and_then_nothing_until_it_is_resumed() {
     rig.settle();
     assert_eq!(rig.receivers(0), 2);
     assert_eq!(rig.nodes[0].engine.recovery_stats().faults, 0);
+}
+
+/// Soft-RoCE on a busy host: a queue pair in SQD takes no step until what it had begun is finished.
+#[test]
+fn a_group_is_drained_when_its_queue_pair_can_be_resumed() {
+    let (mut rig, script) = scripted(5);
+    let group = *rig.nodes[0].engine.groups.keys().next().unwrap();
+    script.lock().draining = 7;
+    drain(&mut rig, group);
+    assert_eq!(script.lock().draining, 0);
+    resume(&mut rig, group);
+    assert_eq!(state(&mut rig), QpState::Rts);
+    assert_eq!(rig.nodes[0].engine.recovery_stats().faults, 0);
+    // One that is given up meanwhile goes on all the same.
+    script.lock().draining = 1000;
+    assert!(rig.nodes[0].engine.start_drain(group));
+    rig.touch(0);
+    rig.run_for(10 * MILLI);
+    assert_eq!(state(&mut rig), QpState::Sqd);
+    assert!(!rig.nodes[0].engine.is_drained(group));
+    let now = rig.now;
+    assert!(rig.nodes[0].engine.end_drain(now, group).is_err());
+    script.lock().draining = 0;
+    rig.publish(0, 10);
+    rig.settle();
+    assert_eq!(state(&mut rig), QpState::Rts);
 }
 
 #[test]

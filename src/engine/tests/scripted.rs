@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use qcast_proto::addr::{Gid, Qpn};
-use qcast_proto::qp::QpAttrs;
+use qcast_proto::qp::{QpAttrs, QpState};
 use qcast_proto::time::{Duration, Instant};
 
 use crate::device::sim::SimDevice;
@@ -32,6 +32,8 @@ pub(super) struct Script {
     pub(super) created_ahs: u64,
     pub(super) failed_destroys: u64,
     pub(super) modifies: u64,
+    /// How often it still says that it is not in SQD altogether; until then it goes nowhere from there.
+    pub(super) draining: u64,
 }
 
 pub(super) struct Scripted {
@@ -82,7 +84,12 @@ impl Device for Scripted {
     }
 
     fn modify_qp(&mut self, qp: QpId, attrs: &QpAttrs) -> Result<(), DeviceError> {
-        self.script.lock().modifies += 1;
+        let mut script = self.script.lock();
+        script.modifies += 1;
+        if script.draining > 0 && self.device.query_qp(qp)?.state == QpState::Sqd {
+            return Err(DeviceError::Busy("a queue pair in SQD whose sends are not finished"));
+        }
+        drop(script);
         self.device.modify_qp(qp, attrs)
     }
 
@@ -111,7 +118,11 @@ impl Device for Scripted {
     }
 
     fn query_qp(&mut self, qp: QpId) -> Result<QpInfo, DeviceError> {
-        self.device.query_qp(qp)
+        let mut info = self.device.query_qp(qp)?;
+        let mut script = self.script.lock();
+        info.draining = info.state == QpState::Sqd && script.draining > 0;
+        script.draining -= u64::from(info.draining);
+        Ok(info)
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), DeviceError> {

@@ -80,7 +80,7 @@ fn raw_walk(device: &mut VerbsDevice, kind: QpType, to: QpState) -> QpId {
         qp.modify_raw(&mut raw, required.bits() as i32)
             .unwrap_or_else(|error| panic!("{kind} {}->{}: {error}", hop.from, hop.to));
         // While it drains only ERR is accepted.
-        while hop.to == QpState::Sqd && qp.is_draining().unwrap() {
+        while hop.to == QpState::Sqd && qp.query().unwrap().draining {
             std::thread::yield_now();
         }
     }
