@@ -25,7 +25,10 @@ pub mod sim;
 pub mod soft;
 pub mod spec;
 #[cfg(feature = "verbs")]
-#[expect(unsafe_code, reason = "the one place where foreign functions are called")]
+#[expect(
+    unsafe_code,
+    reason = "the one place where foreign functions are called, but for `runtime::forks`"
+)]
 pub mod verbs;
 
 use std::collections::VecDeque;

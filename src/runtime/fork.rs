@@ -2,8 +2,8 @@
 //!
 //! A child has a copy of the node's memory, and shares its sockets and queues with the parent: a turn there would take
 //! what is the parent's, and its locks may be held by threads that it does not have. So every call looks here first.
-//! With the feature `verbs` that is one look at a number which the C library has counted up in the child; without, it
-//! is a system call.
+
+use super::forks;
 
 /// The process that opened a node.
 #[derive(Clone, Copy, Debug)]
@@ -12,23 +12,13 @@ pub(crate) struct Birth(u32);
 impl Birth {
     /// This process.
     pub(crate) fn here() -> Self {
-        Self(stamp())
+        Self(forks::count())
     }
 
     /// An error in a child of that process.
     pub(crate) fn check(self) -> Result<(), ForkedChild> {
-        if self.0 == stamp() { Ok(()) } else { Err(ForkedChild) }
+        if self.0 == forks::count() { Ok(()) } else { Err(ForkedChild) }
     }
-}
-
-#[cfg(feature = "verbs")]
-fn stamp() -> u32 {
-    crate::device::verbs::forks()
-}
-
-#[cfg(not(feature = "verbs"))]
-fn stamp() -> u32 {
-    std::process::id()
 }
 
 /// This process was forked from the one that opened the node. Nothing was done.

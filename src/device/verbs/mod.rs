@@ -68,7 +68,6 @@ use self::device::Context;
 pub use self::device::list_devices;
 pub use self::error::VerbsOpenError;
 use self::event::Reader;
-pub(crate) use self::fork::count as forks;
 use self::mcast::Membership;
 use self::open::Port;
 pub use self::open::VerbsConfig;
