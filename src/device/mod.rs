@@ -27,7 +27,7 @@ pub mod spec;
 #[cfg(feature = "verbs")]
 #[expect(
     unsafe_code,
-    reason = "the one place where foreign functions are called, but for `runtime::forks`"
+    reason = "the one place where foreign functions are called, but for `soft::forks`"
 )]
 pub mod verbs;
 

@@ -3,7 +3,7 @@
 //! A child has a copy of the node's memory, and shares its sockets and queues with the parent: a turn there would take
 //! what is the parent's, and its locks may be held by threads that it does not have. So every call looks here first.
 
-use super::forks;
+use crate::device::soft::forks;
 
 /// The process that opened a node.
 #[derive(Clone, Copy, Debug)]
@@ -12,12 +12,12 @@ pub(crate) struct Birth(u32);
 impl Birth {
     /// This process.
     pub(crate) fn here() -> Self {
-        Self(forks::count())
+        Self(forks())
     }
 
     /// An error in a child of that process.
     pub(crate) fn check(self) -> Result<(), ForkedChild> {
-        if self.0 == forks::count() { Ok(()) } else { Err(ForkedChild) }
+        if self.0 == forks() { Ok(()) } else { Err(ForkedChild) }
     }
 }
 

@@ -8,8 +8,6 @@
 
 mod clock;
 mod fork;
-#[expect(unsafe_code, reason = "the C library alone knows of forks without a system call")]
-mod forks;
 #[cfg(test)]
 mod interleavings;
 mod poller;

@@ -23,6 +23,8 @@
 
 mod config;
 mod error;
+#[expect(unsafe_code, reason = "the C library alone knows of forks without a system call")]
+mod forks;
 mod group;
 mod interface;
 mod open;
@@ -44,6 +46,7 @@ use qcast_proto::wire::icrc::Icrc;
 
 pub use self::config::SoftConfig;
 pub use self::error::SoftOpenError;
+pub(crate) use self::forks::forks;
 use self::group::Group;
 use self::interface::Place;
 use self::qp::{AhTable, QpTable};

@@ -13,7 +13,7 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 static WATCH: Once = Once::new();
 
 /// How many forks lie between this process and the one that first asked.
-pub(super) fn count() -> u32 {
+pub(crate) fn forks() -> u32 {
     WATCH.call_once(|| {
         // SAFETY: the handler is a function of this program, and does nothing but add to an atomic number, which is
         // allowed in the child of a process with threads.
