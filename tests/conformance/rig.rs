@@ -110,6 +110,11 @@ impl<B: Bench> Rig<B> {
         for hop in path.hops(QpType::Ud) {
             let attrs = setup(qkey).attrs(hop.from, hop.to).expect("a hop is a legal step");
             self.device(n).modify_qp(qp, &attrs).unwrap_or_else(|e| panic!("{hop:?}: {e}"));
+            if hop.to == QpState::Sqd {
+                self.until("the end of sends that were begun (C-STATE-8)", |rig| {
+                    !rig.device(n).query_qp(qp).expect("the device answers").draining
+                });
+            }
         }
     }
 

@@ -273,5 +273,7 @@ fn is_refused<B: Bench>(
         Err(DeviceError::Modify(ModifyError::Transition(error))) if is_right(&error) => {}
         other => panic!("{attrs} in {state}: {other:?}"),
     }
-    assert_eq!(rig.device(0).query_qp(qp).unwrap(), before);
+    // Sends that were begun may have ended meanwhile.
+    let after = rig.device(0).query_qp(qp).unwrap();
+    assert_eq!((after.state, after.qkey), (before.state, before.qkey));
 }
